@@ -15,6 +15,7 @@ from cuda_agent_backend.codegen.covered_task import Analysis, offered
 from cuda_agent_backend.codegen.cuda.common.dependent_launch import chain_launches
 from cuda_agent_backend.codegen.family import TaskFamily
 from cuda_agent_backend.codegen.guarded import Guarded
+from cuda_agent_backend.codegen.ir import special_functions as special
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, gpu_facts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
@@ -103,6 +104,8 @@ def generate(
                 source, plan = chain_launches(source, plan, gpu_facts(device))
         except PlanError as error:
             return NotCovered(str(error))
+        if f"ca::{special.PREFIX}" in source and special.MARK not in source:
+            return NotCovered("a function that this family has no header for")
         language: Language = "cuda" if plan.target == "cuda" else "c++"
         return Candidate(plan.target, language, source, plan, "sketch", schedule.to_json())
 

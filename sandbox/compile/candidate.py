@@ -18,7 +18,7 @@ from sandbox.compile.outcome import (
     Refused,
     failure_of,
 )
-from sandbox.compile.toolchain import Missing, find_cxx
+from sandbox.compile.toolchain import Missing, find_cxx, torch_headers
 from sandbox.compile.triton import compile_triton
 from sandbox.compile.triton_plan import has_triton, is_triton
 from sandbox.isolation import trees
@@ -52,6 +52,8 @@ CXX_FLAGS = (
 )
 """Never -ffast-math: NaN and Inf must behave as in eager mode."""
 
+TORCH_HEADERS = "#include <ATen/"
+"""What our own sketches write where a kernel calls scalar functions of torch's."""
 _LANGUAGES = {"cpu": ("c++",), "cuda": ("cuda", "triton")}
 _SUFFIXES = {"cpu": ".so", "cuda": ".cubin"}
 
@@ -131,6 +133,8 @@ def _compile_cxx(
     if isinstance(toolchain, Missing):
         return CompileFailed(f"{toolchain.reason}; {toolchain.remedy}", passing=True)
     (folder / "kernel.cpp").write_text(candidate.source)
+    if candidate.origin == "sketch" and TORCH_HEADERS in candidate.source:
+        include = (*include, *torch_headers())
     folders = [f"-I{path}" for path in include]
     argv = [str(toolchain.path), *CXX_FLAGS, *extra, *folders, "kernel.cpp", "-o", "kernel.so"]
     view = compiler_view(folder, [toolchain.path], include)

@@ -124,6 +124,13 @@ def cuda_include(root: Path) -> Path | None:
     return next((f for f in folders if (f / "cuda_fp16.h").is_file()), None)
 
 
+def torch_headers() -> tuple[Path, ...]:
+    """The folder with torch's own C++ headers, which is there wherever its wheel is. torch is not imported."""
+    spec = importlib.util.find_spec("torch")
+    places = [Path(p) / "include" for p in (spec.submodule_search_locations or [])] if spec else []
+    return tuple(place for place in places if place.is_dir())
+
+
 def wheel_roots() -> tuple[Path, ...]:
     """Folders where the nvidia-* wheels put their parts: one per CUDA version for 13 and up, one for all before."""
     spec = importlib.util.find_spec("nvidia")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._inductor.decomposition import select_decomp_table
@@ -18,6 +18,8 @@ from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.cpu.writer import emit
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.kernel import Kernel
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from sandbox import launcher
@@ -42,6 +44,16 @@ class Sample:
         found = as_it_stands(self.task)
         assert isinstance(found, Analysis), found
         return found
+
+
+class HasNests(Protocol):
+    """A region and its kernels."""
+
+    @property
+    def region(self) -> LoweredRegion: ...
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]: ...
 
 
 def randn(*shape: int) -> torch.Tensor:
@@ -103,11 +115,16 @@ def beginning_with(own: dict[str, Parameter], it: Sample, device: DeviceFacts) -
 
 
 def run_cpu(
-    analysis: Analysis, schedule: Schedule, inputs: Sequence[torch.Tensor], folder: Path
+    analysis: HasNests,
+    schedule: Schedule,
+    inputs: Sequence[torch.Tensor],
+    folder: Path,
+    flags: Sequence[str] = (),
 ) -> list[torch.Tensor]:
-    """Outputs of the candidate that ``schedule`` stands for, through the launcher."""
+    """Outputs of the candidate that ``schedule`` stands for, through the launcher. flags: more for the compiler."""
     source, plan = emit(analysis.region, analysis.kernels, schedule)
-    compiled = compile_candidate(Candidate("cpu", "c++", source, plan, "sketch"), folder, "native")
+    candidate = Candidate("cpu", "c++", source, plan, "sketch")
+    compiled = compile_candidate(candidate, folder, "native", cxx_flags=flags)
     assert isinstance(compiled, Compiled), compiled
     program = launcher.load_program(compiled.path, plan)
     assert not isinstance(program, launcher.LoadFailed), program

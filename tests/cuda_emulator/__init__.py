@@ -38,6 +38,8 @@ LINKER = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
 MOST_KERNELS = 5000
 """Libraries that are kept from one run to the next: about 100 KB each."""
 KERNELS = "kernels"
+SPECIAL = "CA_SPECIAL1"
+"""In sources whose kernels call functions of `special.h`."""
 FUNCTION = re.compile(r"^(?:template <[^\n]*> )?CA_INLINE[^\n]*\{", re.MULTILINE)
 KERNEL = re.compile(
     r'extern "C" __global__ void(?: __launch_bounds__\([^)]*\))?\s+(\w+)\(([^)]*)\)\s*\{'
@@ -185,6 +187,8 @@ def translate(source: str) -> str:
         r"\1* const \2 = reinterpret_cast<\1*>(shared_memory);",
         text,
     )
+    if SPECIAL in source:
+        text = (SOURCES / "special.h").read_text() + text
     return text + "\n" + "\n".join(_glue(*found.groups()) for found in KERNEL.finditer(source))
 
 

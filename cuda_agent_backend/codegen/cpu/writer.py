@@ -14,9 +14,11 @@ from cuda_agent_backend.codegen.cpu.inner_lanes import InnerLanes
 from cuda_agent_backend.codegen.cpu.loop_nest import LoopNestWriter
 from cuda_agent_backend.codegen.cpu.outer_lanes import OuterLanes
 from cuda_agent_backend.codegen.cpu.params import LoopNestParams, ProductParams
+from cuda_agent_backend.codegen.ir import special_functions as special
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.kernel import Kernel, temporaries
+from cuda_agent_backend.codegen.ir.operand_types import SAFE
 from cuda_agent_backend.codegen.ir.parameters import P, require
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES
 from cuda_agent_backend.codegen.ir.program import Program
@@ -30,6 +32,8 @@ ENTRY = "cuda_agent_kernel"
 MAX_STACK_BYTES = 512 * 1024
 """Row-local arrays of one thread; beyond this they would not stay in a core's caches anyway."""
 _PRELUDE = "cpu/prelude.h"
+_MORE = {"cpu/whole.h": SAFE, special.HEADERS["cpu"]: special.NAMES}
+"""Headers for operators that few kernels have, by those."""
 
 
 def emit(
@@ -73,8 +77,14 @@ def program(
     if any(isinstance(part, LoopNestWriter) and part.params.stream for part in parts):
         out.append("  ca::stream_fence();")
     out += ["  }", "}"]
-    preludes = [_PRELUDE, *([cpu_product.PRELUDE] if products else [])]
+    preludes = [_PRELUDE, *_more(kernels), *([cpu_product.PRELUDE] if products else [])]
     return Program(tuple(map(header, preludes)), ("\n".join(out),), plan)
+
+
+def _more(kernels: Sequence[Kernel]) -> list[str]:
+    """The headers of `_MORE` that the kernels need."""
+    found = {i.op for kernel in kernels for stage in kernel.stages for i in stage.body.walk()}
+    return [name for name, operators in _MORE.items() if found & operators]
 
 
 def _part(

@@ -24,6 +24,7 @@ from cuda_agent_backend.codegen.cuda.registry import JOIN_BY_NAME, JOINS, KERNEL
 from cuda_agent_backend.codegen.cuda.rows.facts import traffic_of
 from cuda_agent_backend.codegen.cuda.rows.prepare.peel import peel_tail
 from cuda_agent_backend.codegen.cuda.schedules import MOST, kernel_schedules
+from cuda_agent_backend.codegen.ir import special_functions as special
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
@@ -84,13 +85,18 @@ def program(
 
     emitted = [emit_one(n, kernel) for n, kernel in enumerate(kernels)]
     functions = tuple(text for e in emitted for text in e.functions)
-    return Program(_preludes(region, schedule), functions, _plan(region, kernels, emitted))
+    return Program(_preludes(region, schedule, kernels), functions, _plan(region, kernels, emitted))
 
 
-def _preludes(region: LoweredRegion, schedule: Schedule) -> tuple[str, ...]:
+def _preludes(
+    region: LoweredRegion, schedule: Schedule, kernels: tuple[Kernel, ...]
+) -> tuple[str, ...]:
     """The texts that its kernels use, those that others build on first."""
     halves = half_types(b.dtype for b in region.buffers.values())
     files = [_PRELUDE]
+    bodies = (stage.body for kernel in kernels for stage in kernel.stages)
+    if any(i.op in special.NAMES for body in bodies for i in body.walk()):
+        files.append(special.HEADERS["cuda"])
     for family in (*JOINS, *KERNELS):
         for given in map(dict, schedule.kernels):
             if given.get(SKETCH) == family.name:

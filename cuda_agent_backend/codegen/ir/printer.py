@@ -17,6 +17,7 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.special_functions import FUNCTIONS
 from cuda_agent_backend.codegen.ir.ssa import (
     GATHER,
     PLACE,
@@ -26,6 +27,7 @@ from cuda_agent_backend.codegen.ir.ssa import (
     Value,
     number_of,
     place_symbol,
+    whole_number_of,
 )
 
 STORAGE_TYPES = {
@@ -73,7 +75,11 @@ OPERATIONS = {
     "bitwise_not": "bitwise_not", "invert": "bitwise_not", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
     "round": "round", "sign": "sign", "signbit": "signbit", "isnan": "isnan", "isinf": "isinf", "pow": "pow",
     "square": "square", "reciprocal": "reciprocal", "copysign": "copysign", "fma": "fma", "lgamma": "lgamma",
+    "safe_fmod": "safe_fmod", "safe_remainder": "safe_remainder", "safe_floordiv": "safe_floordiv",
+    "safe_truncdiv": "safe_truncdiv", "safe_lt": "safe_lt", "safe_le": "safe_le", "safe_gt": "safe_gt",
+    "safe_ge": "safe_ge",
     "libdevice_exp": "exp", "libdevice_log": "log", "libdevice_sqrt": "sqrt", "libdevice_sigmoid": "sigmoid",
+    "mul_rn": "mul_rounded", **FUNCTIONS,
 }  # fmt: skip
 
 
@@ -142,10 +148,21 @@ def literal(text: str, dtype: torch.dtype) -> str:
         if math.isinf(value):
             return f"{'-' if value < 0 else ''}ca::limits<{ctype}>::inf()"
         return f"{ctype}({value.hex()})" if ctype == "double" else f"float({value!r})"
-    number = int(float(text)) if text not in ("True", "False") else int(text == "True")
+    number = whole_number_of(text)
     if number == -(2**63):
         return "(-9223372036854775807ll - 1)"
     return f"{ctype}({number}ll)"
+
+
+def is_double(text: str) -> bool:
+    """Whether a double holds the number of which this is the Python ``repr``."""
+    return not text.lstrip("-").isdigit() or int(float(text)) == int(text)
+
+
+def as_double(text: str) -> str:
+    """That number in C, as a double."""
+    names = {"True": "1.0", "False": "0.0", "inf": "INFINITY", "-inf": "-INFINITY", "nan": "NAN"}
+    return f"double({names.get(text, text)})"
 
 
 @dataclass(frozen=True)
@@ -205,19 +222,16 @@ class Printer:
         combined = own if mask is None else f"ca::logical_and({mask}, {own})"
         inner = self.lines(i.body, prefix, name)
         result = f"{prefix}{i.body.results[0].number}"
-        chosen = f"ca::where({name}, {result}, ca::like({result}, {self._other(i.operands[1])}))"
+        chosen = f"ca::where({name}, {result}, {self._like(result, i.operands[1])})"
         return [f"auto {name} = {combined};", *inner, f"auto {prefix}{i.result.number} = {chosen};"]
 
-    @staticmethod
-    def _other(text: str) -> str:
-        value = {
-            "True": "1.0",
-            "False": "0.0",
-            "inf": "INFINITY",
-            "-inf": "-INFINITY",
-            "nan": "NAN",
-        }
-        return f"double({value.get(text, text)})"
+    def _like(self, value: str, text: str) -> str:
+        """The number of which ``text`` is the Python ``repr``, in the type of a value."""
+        if is_double(text):
+            return f"ca::like({value}, {as_double(text)})"
+        high = int(text) >> 32 << 32
+        low = int(text) - high
+        return f"ca::add(ca::like({value}, double({high})), ca::like({value}, double({low})))"
 
     def _operand(self, operand: object, prefix: str) -> str:
         if isinstance(operand, Value):
@@ -235,10 +249,7 @@ class Printer:
         of = [text for o, text in pairs[i.op == "where" :] if isinstance(o, Value)]
         if not of:
             raise Unsupported(f"{i.op} of numbers alone")
-        return [
-            text if isinstance(o, Value) else f"ca::like({of[0]}, {self._other(repr(o))})"
-            for o, text in pairs
-        ]
+        return [text if isinstance(o, Value) else self._like(of[0], repr(o)) for o, text in pairs]
 
     def _expression(self, i: Instruction, prefix: str, mask: str | None) -> str:
         if i.op == "load":

@@ -38,6 +38,11 @@ def number_of(text: str) -> float:
     return float({"True": 1.0, "False": 0.0}.get(text, text))
 
 
+def whole_number_of(text: str) -> int:
+    """The same of a whole number, each of whose digits counts; what is behind the point is cut off."""
+    return int(text) if text.lstrip("-").isdigit() else int(number_of(text))
+
+
 @dataclass(frozen=True)
 class Value:
     """Result of one instruction, by number."""

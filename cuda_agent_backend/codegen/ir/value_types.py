@@ -12,7 +12,7 @@ from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.ssa import GATHER, PLACE, Body, Instruction, Value
 
 TRUTH_OPERATIONS = frozenset(
-    ["eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit",
+    ["eq", "ne", "lt", "le", "gt", "ge", "safe_lt", "safe_le", "safe_gt", "safe_ge", "isnan", "isinf", "signbit",
      "logical_and", "logical_or", "logical_not", "logical_xor"]
 )  # fmt: skip
 

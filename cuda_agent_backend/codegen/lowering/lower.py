@@ -17,13 +17,18 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.codegen.common import BackendFeature
-from torch._inductor.exc import MissingOperatorWithDecomp, MissingOperatorWithoutDecomp
+from torch._inductor.exc import (
+    LoweringException,
+    MissingOperatorWithDecomp,
+    MissingOperatorWithoutDecomp,
+)
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
 from cuda_agent_backend.codegen.ir.banded import band_of
 from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.operand_types import made_safe, types_of
 from cuda_agent_backend.codegen.ir.region import ARG_REDUCTIONS, Buffer, LoweredRegion, Stage, Store
 from cuda_agent_backend.codegen.ir.ssa import PLACE, Body, narrow_comparisons, trace
 from cuda_agent_backend.codegen.lowering import overlap_add as overlap
@@ -63,6 +68,10 @@ class _RegionLowering(GraphLowering):
                 return found
             except (MissingOperatorWithDecomp, MissingOperatorWithoutDecomp) as error:
                 raise Unsupported(f"{target}, for which Inductor has no loops") from error
+            except (
+                LoweringException
+            ) as error:  # of Inductor's code: it then compiles no such graph either
+                raise Unsupported(f"{target}, which Inductor fails to lower") from error
 
     def has_feature(self, device: Any, feature: BackendFeature) -> bool:
         if feature == BackendFeature.SCAN:
@@ -282,11 +291,22 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
     if graph.constants:
         raise Unsupported("constants captured by value")
     names = _place_outputs(outputs, task, buffers, inputs)
-    stages = [_narrowed(s) for s in _drop_dead(_merge_welford(stages), set(names))]
+    stages = [
+        _narrowed(_checked(s, buffers, task.target))
+        for s in _drop_dead(_merge_welford(stages), set(names))
+    ]
     used = set(names) | set(inputs) | {b for s in stages for b in s.writes()}
     return LoweredRegion(
         tuple(stages), {n: b for n, b in buffers.items() if n in used}, inputs, names
     )
+
+
+def _checked(stage: Stage, buffers: dict[str, Buffer], target: str) -> Stage:
+    """The stage with operators that are printed for the types that they meet. Raises Unsupported where one is not."""
+    types = types_of(stage.body, lambda name: buffers[name].dtype, target)
+    if target == "cuda":  # a GPU has no traps
+        return stage
+    return dataclasses.replace(stage, body=made_safe(stage.body, types))
 
 
 def _refuse_checks(body: Body, target: str) -> None:

@@ -13,7 +13,7 @@ from cuda_agent_backend.codegen.cuda.common.sizes import WORD_BYTES
 from cuda_agent_backend.codegen.ir.facts import AT_LEAST
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
-from cuda_agent_backend.codegen.ir.printer import Printer, c_place
+from cuda_agent_backend.codegen.ir.printer import Printer, as_double, c_place, is_double
 from cuda_agent_backend.codegen.ir.ssa import (
     Body,
     Instruction,
@@ -144,13 +144,14 @@ class LanePrinter(Printer):
         if (
             short
             or mask is not None
+            or not is_double(i.operands[1])
             or not (self.width == 1 or {own} & (self.alike | self.uniform))
         ):
             return super()._masked(i, prefix, mask)
         inner = super().lines(i.body, prefix)
         result = f"{prefix}{i.body.results[0].number}"
         return [
-            f"auto {name} = ca::when<L>({own}, {self._other(i.operands[1])}, [&] {{",
+            f"auto {name} = ca::when<L>({own}, {as_double(i.operands[1])}, [&] {{",
             *inner,
             f"  return {result};",
             "});",
