@@ -201,3 +201,11 @@ def test_a_table_of_a_gpu_tells_registers_and_occupancy(tmp_path: Path, native_d
     assert len(working) >= 4 and found.best > 0
     assert all(row.registers and row.occupancy and row.kernels for row in working)
     assert any(row.retimed for row in working)
+
+
+def test_when_the_time_is_up_no_further_table_is_begun(judge: Judge, tmp_path: Path) -> None:
+    effort = SurveyEffort(rounds=2, close=(), leaders=0, again=0)
+    settings = MeasureSettings(tmp_path, "cpu", "x86", 2, 2, limit_s=0.0, effort=effort)
+    regions = [Region(f"{n}", row_norm(n, 96).to_json()) for n in (16, 32)]
+    progress = Run(settings, judge, Here.of("cpu")).measure(regions)
+    assert progress.tables == 1 and [t.source for t in read([tmp_path])] == ["16"]

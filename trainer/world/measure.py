@@ -46,10 +46,10 @@ AHEAD = 3
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """out: the run's folder. per_task: candidates a table, 0 for all. jobs: compilers, and programs looked at, side by
-    side. limit_s: seconds after which no further table is begun. most_bytes: of a region's largest tensor.
-    memory_bytes: of a program's inputs and weights. lock: the file by which the judge takes its turns on the device; by
-    default one in the run's folder."""
+    """out: the run's folder. per_task: candidates a table, 0 for all. jobs: compilers side by side; on cuda a quarter
+    as many programs are looked at meanwhile. limit_s: seconds after which no further table is begun. most_bytes: of a
+    region's largest tensor. memory_bytes: of a program's inputs and weights. lock: the file by which the judge takes
+    its turns on the device; by default one in the run's folder. effort: of timing."""
 
     out: Path
     target: str
@@ -118,8 +118,8 @@ class Run:
     ) -> Progress:
         """All tables that are not there yet, until the time is up. tell: is told of each new one."""
         settings, end = self.settings, time.monotonic() + self.settings.limit_s
-        # capturing on cpu is work beside what is timed
-        jobs = settings.jobs if settings.target == "cuda" else 1
+        # On cpu, looking at programs is work beside what is timed. On cuda each process that looks holds a context.
+        jobs = max(1, settings.jobs // 4) if settings.target == "cuda" else 1
         try:
             lock = settings.lock or settings.out / "device.lock"
             with RegionFinder(
