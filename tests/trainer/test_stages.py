@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -139,6 +142,63 @@ def test_a_run_that_was_killed_goes_on_with_the_same_curve(
     last = [checkpoint.path_of(at / "agentic", 3) for at in (chained, tmp_path / "run")]
     for name in ("critic.safetensors", "optimizer-actor.safetensors", "actor/model.safetensors"):
         assert (last[0] / name).read_bytes() == (last[1] / name).read_bytes()
+
+
+TOML = """
+threads = 1
+stages = ["pretrain"]
+[model]
+hidden = 16
+layers = 1
+heads = 1
+key_heads = 1
+head = 16
+inner = 32
+window = 1024
+[world]
+kind = "factory"
+factory = "toy_world:make"
+[pretrain]
+steps = 40
+episodes = 16
+attempts = 1
+every = 3
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_goes_on_with_the_same_curve(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(TOML)
+    here = Path(__file__).parent
+    env = {
+        "PYTHONPATH": f"{here.parents[1]}:{here}",
+        "PATH": "/usr/bin:/bin",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def begin(out: str) -> subprocess.Popen[bytes]:
+        words = [
+            "-m",
+            "trainer.command",
+            "run",
+            str(tmp_path / "run.toml"),
+            "--out",
+            str(tmp_path / out),
+        ]
+        return subprocess.Popen(
+            [sys.executable, *words], env=env, cwd=here.parents[1], stdout=subprocess.DEVNULL
+        )
+
+    assert begin("whole").wait() == 0
+    for steps_done in (5, 17):
+        process = begin("killed")
+        while len(read(tmp_path / "killed" / "pretrain" / "figures.jsonl")) < steps_done:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+    assert begin("killed").wait() == 0
+    assert curve(tmp_path / "killed" / "pretrain") == curve(tmp_path / "whole" / "pretrain")
 
 
 def test_a_stage_that_is_done_is_not_done_again(chained: Path) -> None:
