@@ -21,7 +21,7 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,16 @@ def machine(request: Request) -> Answer:
         "facts": facts(),
         "arch": arch_of(target),
         "ceilings": found,
+        "free": free_bytes(target),
         "device_lock": str(lock.absolute()),
     }
+
+
+def free_bytes(target: str) -> int | None:
+    """Of the device, beside what others hold, this process's own context with it; None on cpu."""
+    import torch
+
+    return int(torch.cuda.mem_get_info(0)[0]) if target == "cuda" else None
 
 
 def default_lock(target: str) -> Path:
@@ -77,6 +85,18 @@ def _product_rate(request: Request, usual: Ceilings, fast: Ceilings) -> float:
     if request.wishes.float32 != "ieee":
         return fast.flops_per_s
     return max(usual.flops_per_s, fast.flops_per_s / 3)
+
+
+def size(request: Request) -> Answer:
+    """Bytes of a task, from tensors without memory, on the host alone."""
+    from cuda_agent_backend.bench.sizes import held_by
+    from cuda_agent_backend.tools.load_model import BadTarget, import_file
+
+    with limited(MODEL_LIMIT_S, request):
+        module = import_file(Path(request.file))
+        return (
+            {"failed": module.reason} if isinstance(module, BadTarget) else asdict(held_by(module))
+        )
 
 
 def search(request: Request) -> Answer:
@@ -148,6 +168,7 @@ def limited(seconds: float, request: Request) -> Iterator[None]:
 
 PHASES: dict[str, Callable[[Request], Answer]] = {
     "machine": machine,
+    "size": size,
     "search": search,
     "measure": measure,
 }

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cuda_agent_backend.bench.admission import Admission, needed_bytes
 from cuda_agent_backend.bench.children import Children, Failed
 from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.figures import MEASURED
@@ -50,11 +51,15 @@ class Bench:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the machine phase found. device_lock: the file by which processes take turns on the device."""
+    """What the machine phase found. device_lock: the file by which processes take turns on the device.
+
+    free: bytes of its memory that others leave, None where nobody counts.
+    """
 
     facts: Mapping[str, Any]
     ceilings: Mapping[str, Any]
     device_lock: Path
+    free: int | None = None
 
 
 def jobs_of(target: str, facts: Mapping[str, Any]) -> int:
@@ -85,12 +90,13 @@ def look_at_machine(
     out: Path, wishes: Wishes, native_dir: Path, device_lock: Path | None, children: Children
 ) -> Machine | Failed:
     """The machine's facts and ceilings, from a child. device_lock: None for the device's own."""
-    lock = str(device_lock.absolute()) if device_lock else ""
-    request = Request("", "", "", str(native_dir.absolute()), lock, wishes)
+    own = str(device_lock.absolute()) if device_lock else ""
+    request = Request("", "", "", str(native_dir.absolute()), own, wishes)
     found = children.run("machine", request, out / "work", MACHINE_LIMIT_S)
     if isinstance(found, Failed):
         return found
-    return Machine(found["facts"], found["ceilings"], Path(found["device_lock"]))
+    lock = Path(found["device_lock"])
+    return Machine(found["facts"], found["ceilings"], lock, found.get("free"))
 
 
 def run(
@@ -122,11 +128,12 @@ def run(
         identity = results.identity_of(task)
         # What found no memory is run again however late it is: else nothing is known of it.
         until = math.inf if again else last_begin
-        found = _one(bench, task, machine, cache, children, turns, until)
+        found = _one(_request(bench, machine, task.path, cache), task, until, phases, turns)
         if found is None or (again and found["status"] != MEASURED):
             return None
         return results.keep(task, found, identity)
 
+    phases = _Phases(bench, children, Admission(machine.free))
     # Enough threads that all jobs search while others measure or wait for it.
     with ThreadPoolExecutor(max_workers=2 * bench.jobs + 1) as threads:
         todo = [task for task in tasks if wanted_again(known[task.name], bench.again)]
@@ -164,29 +171,44 @@ def _give_up(futures: Sequence[Future[Facts | None]], children: Children) -> Non
     children.stop()
 
 
+@dataclass(frozen=True)
+class _Phases:
+    """Runs a phase once the device has room for its task."""
+
+    bench: Bench
+    children: Children
+    admission: Admission
+
+    def run(self, phase: str, request: Request, folder: Path, size: int) -> Facts | Failed:
+        with self.admission.hold(size):
+            return self.children.run(phase, request, folder, self.bench.limit_s)
+
+    def needed(self, request: Request, folder: Path) -> int:
+        """Bytes of the device; 0 where nobody counts them."""
+        if not self.admission.counts:
+            return 0
+        found = self.children.run("size", request, folder, self.bench.limit_s)
+        return needed_bytes({} if isinstance(found, Failed) else found)
+
+
 def _one(
-    bench: Bench,
-    task: TaskFile,
-    machine: Machine,
-    cache: Path,
-    children: Children,
-    turns: Turns,
-    last_begin: float,
+    request: Request, task: TaskFile, last_begin: float, phases: _Phases, turns: Turns
 ) -> Facts | None:
     """Both phases of one task; None where it is too late to begin it."""
-    folder = bench.out / "work" / task.name
-    request = _request(bench, machine, task.path, cache)
+    folder = phases.bench.out / "work" / task.name
     with turns.compiling():
         if time.monotonic() > last_begin:
             return None
-        searched = children.run("search", request, folder, bench.limit_s)
+        needed = phases.needed(request, folder)
+        searched = phases.run("search", request, folder, needed)
     if isinstance(searched, Failed):
-        return asdict(searched)
+        return {**asdict(searched), "needed": needed}
     with turns.device("measure") if turns.alone else turns.compiling():
-        measured = children.run("measure", request, folder, bench.limit_s)
+        measured = phases.run("measure", request, folder, needed)
     if isinstance(measured, Failed):
-        return {**asdict(measured), "search": searched}
-    return {"status": MEASURED, "search": searched, "measure": measured}
+        return {**asdict(measured), "needed": needed, "search": searched}
+    both = {"search": searched, "measure": measured}
+    return {"status": MEASURED, "needed": needed, **both}
 
 
 def _request(bench: Bench, machine: Machine, file: Path, cache: Path) -> Request:

@@ -17,8 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.practice_large_table import FOLDER, README, files, held_by, table, with_table
+from benchmarks.practice_large_table import FOLDER, README, files, table, with_table
 from cuda_agent_backend.bench.discovery import Found, discover
+from cuda_agent_backend.bench.sizes import held_by
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.tools.model_oracle import oracle, tensors
 from sandbox.task.task import Task

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.practice_large_table import LiveStorages
 from benchmarks.whole_models.registry import SUBJECTS
 from benchmarks.whole_models.subject import Subject, WithLoss, build, for_reference
+from cuda_agent_backend.bench.sizes import LiveStorages
 from cuda_agent_backend.tools.model_oracle import oracle
 
 LARGE = SUBJECTS["cuda"]

@@ -11,7 +11,7 @@ import torch
 from bench_kit import GOOD, task
 from torch import Tensor, nn
 
-from benchmarks.practice_large_table import LiveStorages, files
+from benchmarks.practice_large_table import files
 from cuda_agent_backend.bench import in_pieces
 from cuda_agent_backend.bench.built_task import BuiltTask, Place, build
 from cuda_agent_backend.bench.in_pieces import oracle_in_pieces
@@ -23,6 +23,7 @@ from cuda_agent_backend.bench.measurement import (
     check,
     leased,
 )
+from cuda_agent_backend.bench.sizes import LiveStorages
 from cuda_agent_backend.tools.load_model import BadTarget, import_file
 from cuda_agent_backend.tools.model_oracle import oracle, tensors
 from sandbox.memory import device, leases

@@ -1,18 +1,24 @@
-"""The table of a run, written as tasks end, and what phases held of the device."""
+"""The table of a run, written as tasks end; what phases held of the device, and what runs together on it."""
 
 from __future__ import annotations
 
 import json
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from bench_kit import Played, bench_of, task
+from bench_kit import GOOD, Played, bench_of, request, task
 
-from cuda_agent_backend.bench import memory, report, runner
+from cuda_agent_backend.bench import child, memory, report, runner
+from cuda_agent_backend.bench.admission import UNKNOWN_BYTES, Admission, needed_bytes
+from cuda_agent_backend.bench.children import Failed
 from cuda_agent_backend.bench.discovery import TaskFile
+from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.bench.runner import Machine
 
 
@@ -92,3 +98,106 @@ def test_a_device_that_no_phase_uses_is_not_touched(monkeypatch: pytest.MonkeyPa
             pass
         assert watched.facts() == {}
     assert not asked and not torch.cuda.is_initialized()
+
+
+# What runs together.
+
+
+GB = 10**9
+SIZE = {"given": 6 * GB, "outputs": 6 * GB, "peak": 12 * GB}
+
+
+def test_what_a_task_needs_is_what_it_may_hold_with_its_processes() -> None:
+    contexts = 6 * (500 << 20)
+    assert needed_bytes(SIZE) == 6 * GB + 30 * GB + (2 << 30) + contexts
+    greedy = {"given": GB, "outputs": GB, "peak": 9 * GB}
+    assert needed_bytes(greedy) == GB + (4 + 7) * GB + (2 << 30) + contexts
+    assert needed_bytes({}) == UNKNOWN_BYTES
+
+
+def test_those_are_let_in_who_fit_beside_all_others_in_their_order() -> None:
+    admission = Admission(100)
+    order: list[str] = []
+    there = threading.Semaphore(0)
+    may_go = {name: threading.Event() for name in "abcd"}
+
+    def work(name: str, size: int) -> None:
+        with admission.hold(size):
+            order.append(name)
+            there.release()
+            may_go[name].wait(60)
+
+    threads = []
+    for name, size in (("a", 60), ("b", 30), ("c", 500), ("d", 5)):
+        threads.append(threading.Thread(target=work, args=(name, size)))
+        threads[-1].start()
+        while len(admission._line) + len(order) < len(threads):
+            time.sleep(0.01)
+    assert there.acquire(timeout=60) and there.acquire(timeout=60)
+    assert not there.acquire(timeout=0.2) and order == ["a", "b"], "d passed by c"
+    may_go["a"].set()
+    assert not there.acquire(timeout=0.2), "c was not alone"
+    may_go["b"].set()
+    assert there.acquire(timeout=60) and order[2:] == ["c"]
+    may_go["c"].set()
+    assert there.acquire(timeout=60) and order[3:] == ["d"]
+    may_go["d"].set()
+    for thread in threads:
+        thread.join(60)
+
+
+def test_whatever_ends_a_phase_gives_its_bytes_back() -> None:
+    admission = Admission(10)
+    for _ in range(2):
+        with pytest.raises(RuntimeError), admission.hold(10):
+            raise RuntimeError
+    with admission.hold(10):
+        assert not Admission(None).counts and admission.counts
+
+
+class Sized(Played):
+    """Tells of each task what it needs, and notes what is under way together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: list[str] = []
+        self.most = 0
+
+    def run(self, phase: str, request: Request, folder: Path, limit_s: float) -> Any:
+        if phase == "size":
+            return Failed(phase, "odd") if folder.name == "odd" else SIZE
+        with self.lock:
+            self.now.append(folder.name)
+            self.most = max(self.most, len(self.now))
+        time.sleep(0.02)
+        with self.lock:
+            self.now.remove(folder.name)
+        return Failed(phase, "it broke")
+
+
+@pytest.mark.parametrize(("free", "most"), [(85 * GB, 2), (40 * GB, 1), (1000 * GB, 4)])
+def test_as_many_tasks_run_as_the_device_has_memory_for(
+    tmp_path: Path, free: int, most: int
+) -> None:
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in ("a", "b", "c", "d", "e", "f")]
+    bench, children = bench_of(tmp_path, jobs=4), Sized()
+    machine = Machine({"cpu": "x"}, {}, tmp_path / "lock", free)
+    found = runner.run(bench, tasks, machine, "sources", children, lambda one: None)  # type: ignore[arg-type]
+    assert len(found) == 6 and children.most <= most
+    assert all(one["needed"] == needed_bytes(SIZE) for one in found)
+
+
+def test_a_task_of_unknown_size_is_run_as_one_of_usual_size(tmp_path: Path) -> None:
+    machine = Machine({"cpu": "x"}, {}, tmp_path / "lock", 80 * GB)
+    tasks, bench = [task(tmp_path / "t" / "odd.py")], bench_of(tmp_path)
+    (found,) = runner.run(bench, tasks, machine, "sources", Sized(), lambda one: None)  # type: ignore[arg-type]
+    assert found["needed"] == UNKNOWN_BYTES and found["reason"] == "it broke"
+
+
+def test_a_child_tells_what_a_task_holds_without_running_it(tmp_path: Path) -> None:
+    text = GOOD.replace("(256, 64)", "(1_000_000, 64)")
+    asked = replace(request(tmp_path), file=str(task(tmp_path / "good.py", text).path))
+    found = child.size(asked)
+    assert found["outputs"] == 256_000_000
+    assert found["given"] == 256_000_000 + 4 * 64 + 8 * 3
+    assert found["peak"] >= found["given"] + 2 * found["outputs"]
