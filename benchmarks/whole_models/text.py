@@ -136,7 +136,8 @@ def mixture(toy: bool) -> Made:
     small = {"hidden_size": 32, "intermediate_size": 24, "num_attention_heads": 2}
     small |= {"num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2}
     small |= {"vocab_size": 99, "pad_token_id": 1, "eos_token_id": 1}
-    config = OlmoeConfig(**(small if toy else {}), num_hidden_layers=2)
+    sizes = small if toy else {"intermediate_size": 1024}
+    config = OlmoeConfig(**sizes, num_hidden_layers=2)
     batch, tokens = (2, 8) if toy else (4, 1024)
     return _language(OlmoeForCausalLM(config), config.vocab_size, batch, tokens, use_cache=False)
 
