@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ from trainer.rivals.gaussian import Search
 from trainer.rivals.nearest import Nearest
 from trainer.rivals.portfolio import Portfolio
 from trainer.rivals.protocol import Rival, View, view_of
-from trainer.rivals.ranker import Data, RankedSearch, Ranker, slower
+from trainer.rivals.ranker import Data, RankedSearch, Ranker, Trees, slower
 from trainer.rivals.registry import CONTROLS, RIVALS, missing
 from trainer.rivals.simple import InOrder, Uniform
 from trainer.world.rows import Table
@@ -176,6 +177,18 @@ def test_a_search_that_begins_with_a_prior_begins_where_that_says() -> None:
     expected = rival.trees.predict(view_of(test))
     assert expected is not None
     assert judged(rival, test)[0] == int(np.argmin(expected))
+
+
+@pytest.mark.parametrize("count", [6, 0], ids=["fitted", "nothing to learn from"])
+def test_trees_are_kept_as_text(count: int) -> None:
+    trees = Trees("lambdarank", 3)
+    trees.fit(Data(bowls(count)))
+    again = Trees.from_json(json.loads(json.dumps(trees.to_json())))
+    for table in measured()[-3:]:
+        found, same = (one.predict(view_of(table)) for one in (trees, again))
+        assert (found is None) is (same is None) is (count == 0)
+        if found is not None and same is not None:
+            assert np.array_equal(found, same)
 
 
 def test_a_rival_that_there_is_not_is_said_so() -> None:

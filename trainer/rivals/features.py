@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,16 @@ class Vocabulary:
     sketches: tuple[str, ...]
     numbers: tuple[tuple[int, str], ...]
     words: tuple[tuple[int, str, str], ...]
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Vocabulary:
+        """From `dataclasses.asdict`, after JSON. Raises KeyError or TypeError on anything else."""
+        return Vocabulary(
+            tuple(value["operators"]),
+            tuple(value["sketches"]),
+            tuple((int(k), str(name)) for k, name in value["numbers"]),
+            tuple((int(k), str(name), str(word)) for k, name, word in value["words"]),
+        )
 
     @property
     def width(self) -> int:

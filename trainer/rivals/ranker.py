@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,25 @@ class Trees:
         settings |= more if ranks else {}
         set_ = lightgbm.Dataset(data.x, label, group=data.groups if ranks else None)
         self.booster = lightgbm.train(settings, set_, num_boost_round=ROUNDS)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values: the columns, and the trees as text; no trees where none were fitted."""
+        return {
+            "objective": self.objective,
+            "seed": self.seed,
+            "vocabulary": asdict(self.vocabulary) if self.vocabulary else None,
+            "trees": self.booster.model_to_string() if self.booster else "",
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Trees:
+        """From `to_json`. Raises KeyError, TypeError, or the library's error, on anything else."""
+        import lightgbm
+
+        made = Trees(value["objective"], value["seed"])
+        made.vocabulary = Vocabulary.from_json(value["vocabulary"]) if value["vocabulary"] else None
+        made.booster = lightgbm.Booster(model_str=value["trees"]) if value["trees"] else None
+        return made
 
     def predict(self, view: View) -> np.ndarray[Any, np.dtype[np.float64]] | None:
         """By row; None where nothing was fitted."""
