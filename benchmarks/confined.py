@@ -72,6 +72,7 @@ def each(
 
     limit_s: seconds for one item. read: folders that it may read besides.
     """
+    __import__("torch._inductor.codecache")  # else each process imports it, for `keep_headers`
     waiting = iter(items)
     running: list[_Running] = []
     try:

@@ -12,6 +12,7 @@ it goes on where it was cut; once all rows are there it writes `synthesis.json`.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import re
 import sys
@@ -38,7 +39,7 @@ compilers' confinement is a program that finds its modules from the root folder.
 def replay(value: Mapping[str, Any], folder: Path) -> Facts:
     """What becomes of a row's regions: ``code``, ``device``, ``training``, ``forced``. Raises what its code raises."""
     from benchmarks.coverage import outside_of, part_of
-    from benchmarks.tracing import Wishes, trace
+    from benchmarks.tracing import Wishes
     from cuda_agent_backend.graph.layouts import inductor_layouts
     from cuda_agent_backend.options import parse
     from cuda_agent_backend.partition.regions import partition
@@ -48,9 +49,7 @@ def replay(value: Mapping[str, Any], folder: Path) -> Facts:
     program.write_text(value["code"], encoding="utf-8")
     options = parse(Settings.from_environment(), None, None)
     wishes = Wishes(device=value["device"], training=value["training"])
-    # Outside of the tracer: a program that casts its own weights cannot do so where they are fake.
-    made = _built(program, "meta")
-    traced = trace(lambda: made, options, wishes)
+    traced = _traced(program, options, wishes)
     regions: list[Facts] = []
     outside: Counter[str] = Counter()
     for graph in traced.graphs:
@@ -62,6 +61,61 @@ def replay(value: Mapping[str, Any], folder: Path) -> Facts:
                 regions.append({"family": part.family, "reason": part.reason})
     facts: Facts = {"regions": regions, "outside": dict(outside), "moved": traced.on_cpu}
     return {**facts, **_forced(program, value)} if value["forced"] else facts
+
+
+def _traced(program: Path, options: Any, wishes: Any) -> Any:
+    """The graphs of a row, of fake tensors; of real ones where its Python asks for their values, as routing does."""
+    import torch
+
+    from benchmarks.tracing import Traced, trace
+
+    # Outside of the tracer: a program that casts its own weights cannot do so where they are fake.
+    model, inputs = _built(program, "meta")
+    model.eval().train = lambda mode=True: model  # tasks with a backward pass drop nothing either
+    try:
+        return trace(lambda: (model, inputs), options, wishes)
+    except Exception:
+        here = wishes.device if torch.cuda.is_available() else "cpu"
+        found = tuple(_real_graphs(program, here, options, wishes.training))
+        return Traced(found, on_cpu=here != wishes.device)
+
+
+def _real_graphs(program: Path, device: str, options: Any, training: bool) -> list[Any]:
+    """The graphs of one run, forward and backward, each run as it is. Raises what the program raises."""
+    import torch
+    from torch._inductor.compile_fx import compile_fx
+
+    from benchmarks.synthesis_graph import tensors_in
+    from cuda_agent_backend.frontend.decompose import decompose
+    from cuda_agent_backend.frontend.recurrent_modules import mark_as_ours, use_operators
+    from cuda_agent_backend.tools.capture import post_grad_graph
+
+    found = []
+
+    def inner(gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
+        kept = copy.deepcopy(gm)
+        found.append(post_grad_graph(gm, example_inputs, options, kwargs).module.graph)
+
+        def run(given: Any) -> Any:
+            return kept(*given)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    def backend(gm: Any, example_inputs: Any, **_: Any) -> Any:
+        if use_operators(gm):
+            return gm.forward
+        decompose(gm)
+        return compile_fx(gm, example_inputs, inner_compile=inner)
+
+    torch._dynamo.reset()
+    model, inputs = _built(program, device)
+    with torch.set_grad_enabled(training):
+        made = torch.compile(model.eval(), backend=mark_as_ours(backend))(*inputs)
+        for value in tensors_in(made):
+            if value.requires_grad:
+                value.sum().backward(retain_graph=True)
+    return found
 
 
 def _built(program: Path, device: str) -> tuple[Any, list[Any]]:
