@@ -276,13 +276,38 @@ def _select(node: torch.fx.Node, span: Span) -> Rule | None:
     return Rule({operand: Span(span.dim + (span.dim >= at), span.unit)})
 
 
-def _attention(node: torch.fx.Node, span: Span) -> Rule | None:
-    """By batch; heads may share keys and values."""
-    if span.dim != 0:
+def _index(node: torch.fx.Node, span: Span) -> Rule | None:
+    """Of indices of neighbouring dimensions, which are broadcast; where they are apart their dimensions come first."""
+    operand, indices = argument(node, "self"), argument(node, "indices")
+    given = [place for place, index in enumerate(indices) if index is not None]
+    if not given or given != list(range(given[0], given[-1] + 1)) or operand in indices:
         return None
-    needs: dict[torch.fx.Node, Span | None] = {}
-    for name in ("query", "key", "value"):
-        needs[argument(node, name)] = span
+    first, own = given[0], [indices[place] for place in given]
+    if any(
+        index.meta["val"].dtype.is_floating_point or index.meta["val"].itemsize == 1
+        for index in own
+    ):
+        return None  # a mask selects as many as it says
+    rank = max(len(shape_of(index)) for index in own)
+    whole: dict[torch.fx.Node, Span | None] = dict.fromkeys(own)
+    if first <= span.dim < first + rank:
+        shape = shape_of(node)[first : first + rank]
+        inner = Span(span.dim - first, span.unit)
+        return Rule({operand: None, **{index: _aligned(index, shape, inner) for index in own}})
+    behind = span.dim if span.dim < first else span.dim - rank + len(own)
+    return Rule({**whole, operand: Span(behind, span.unit)})
+
+
+def _attention(node: torch.fx.Node, span: Span) -> Rule | None:
+    """By batch, by head where no heads share keys and values, and by query where none is hidden from another."""
+    query, key, value = (argument(node, name) for name in ("query", "key", "value"))
+    plain = not argument(node, "is_causal") and argument(node, "attn_bias") is None
+    alone = shape_of(query)[:2] == shape_of(key)[:2]
+    if span.dim == 2 and plain and query not in (key, value):
+        return Rule({query: span, key: None, value: None})
+    if span.dim > 1 or (span.dim == 1 and not alone):
+        return None
+    needs: dict[torch.fx.Node, Span | None] = dict.fromkeys((query, key, value), span)
     bias = argument(node, "attn_bias")
     if bias is not None:
         needs[bias] = _aligned(bias, shape_of(node), span) if len(shape_of(bias)) == 4 else None
@@ -302,6 +327,9 @@ _BY_DIM = (
 )
 _ALONG = {name: _along("dim") for name in _BY_DIM} | {
     "flip": _along("dims"),
+    "rev": _along("dims"),
+    "split": _along("dim"),
+    "split_with_sizes": _along("dim"),
     "slice": _along("dim"),
 }
 _REDUCED = (
@@ -339,6 +367,7 @@ _RULES: dict[str, Callable[[torch.fx.Node, Span], Rule | None]] = {
     "convolution": _convolution,
     "native_layer_norm": _layer_norm,
     "_native_batch_norm_legit_no_training": _first(1),
+    "index": _index,
     "index_select": _index_select,
     "gather": _gather,
     "embedding": _embedding,

@@ -51,7 +51,8 @@ class Step:
 @dataclass(frozen=True)
 class Pass:
     """Values that are computed together. whole: once, in this order. sliced: for each slice; there are `count`, of one
-    element each, or more at a time. gathered: reductions that come before all, each in a pass of its own.
+    element each, or more at a time. gathered: reductions, and small values that are put together of parts of their own,
+    which come before all, each in a pass of its own.
 
     whole_bytes: held at most by the first, kept_bytes: what of those the slices read. slice_bytes: of one slice.
     """
@@ -74,6 +75,7 @@ class Planner:
     budget: int
     without: frozenset[int] = frozenset()
     _known: dict[tuple[Key, ...], Pass] = field(default_factory=dict)
+    _collected: dict[Any, Key | None] = field(default_factory=dict)
 
     @property
     def outputs(self) -> tuple[torch.fx.Node, ...]:
@@ -142,10 +144,8 @@ class Planner:
 
     def _gathered_from(self, node: torch.fx.Node) -> Key | None:
         """The part of its operand of which a reduction is gathered; None where it is computed at once."""
-        target: Any = node.target
-        name = str(getattr(target, "_schema", target)).partition("::")[2].partition("(")[0]
-        if name.partition(".")[0] not in _GATHERED or len(node.all_input_nodes) != 1:
-            return None
+        if _name(node) not in _GATHERED or len(node.all_input_nodes) != 1:
+            return self._collected_from(node)
         operand = node.all_input_nodes[0]
         if _bytes(operand) * WHOLE_SHARE <= self.budget:
             return None
@@ -156,12 +156,36 @@ class Planner:
         best = self._best_dim(operand, sorted(dims))
         return None if best is None else (operand, Span(best, 1))
 
+    def _collected_from(self, node: torch.fx.Node) -> Key | None:
+        """The part of a small value that is made from large ones, of which parts it is put together."""
+        if node not in self._collected:
+            self._collected[node] = None  # within its own plan it is whole
+            source: Any = node.args[0] if node.target is operator.getitem else node
+            large = any(_bytes(n) * WHOLE_SHARE > self.budget for n in source.all_input_nodes)
+            value = node.meta["val"]
+            small = hasattr(value, "dtype") and _bytes(node) * WHOLE_SHARE <= self.budget
+            if node.op == "call_function" and small and large:
+                shape = shape_of(node)
+                dims = [d for d in range(len(shape)) if shape[d] > 1 and _rule(node, Span(d, 1))]
+                plans = {d: self._held(self._plan([(node, Span(d, 1))])) for d in dims[:MOST_DIMS]}
+                best = min(plans, key=lambda d: (plans[d], d), default=None)
+                if best is not None and plans[best] < self._held(self._plan([(node, None)])):
+                    self._collected[node] = node, Span(best, 1)
+            self._known.clear()  # plans that were made meanwhile
+        return self._collected[node]
+
     def _best_dim(self, node: torch.fx.Node, dims: Sequence[int]) -> int | None:
+        """The dimension by which least is held; None where it is no less than without one."""
         shape = shape_of(node)
-        tried = [d for d in dims if shape[d] > 1][:MOST_DIMS]
-        if not tried or _bytes(node) * WHOLE_SHARE <= self.budget:
+
+        def held(dim: int | None) -> int:
+            return self._held(self.plan([(node, None if dim is None else Span(dim, 1))]))
+
+        whole = held(None)
+        if whole <= self.budget:
             return None
-        return min(tried, key=lambda dim: (self._held(self.plan([(node, Span(dim, 1))])), dim))
+        tried: list[int | None] = [d for d in dims if shape[d] > 1]
+        return min([*tried[:MOST_DIMS], None], key=lambda dim: whole if dim is None else held(dim))
 
     def _held(self, planned: Pass) -> int:
         before = [self._held(self.plan([source])) for _, source in planned.gathered]
@@ -172,7 +196,10 @@ class Planner:
 def _rule(node: torch.fx.Node, span: Span) -> Rule | None:
     if node.target is operator.getitem:
         source: Any = node.args[0]
-        return Rule({source: span}) if shape_of(node) == shape_of(source) else None
+        parts = _name(source) in ("split", "split_with_sizes")
+        mine, whole = shape_of(node), shape_of(source)
+        same = mine[span.dim] == whole[span.dim] if parts else mine == whole
+        return Rule({source: span}) if same and (not parts or rule_of(source, span)) else None
     return rule_of(node, span)
 
 

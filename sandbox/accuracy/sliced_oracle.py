@@ -114,6 +114,8 @@ class _Run:
     def _gather(self, node: torch.fx.Node, source: Key) -> Any:
         """A reduction of all of its operand, from slices of that."""
         planned = self.planner.plan([source])
+        if source[0] is node:
+            return self._collect(planned, source)
         found: Any = None
         for start, stop, values in self.slices(planned, self.planner.at_once(planned)):
             operand: Values = {(source[0], None): values[source]}
@@ -121,6 +123,15 @@ class _Run:
             found = _combined(node, found, part, (stop - start) / planned.count)
             del operand  # the next slice is computed in its memory
         return found
+
+    def _collect(self, planned: Pass, source: Key) -> Any:
+        """A value from its own parts."""
+        import torch
+
+        step, span = self.planner.at_once(planned), source[1]
+        assert span is not None
+        parts = [values[source] for _, _, values in self.slices(planned, step)]
+        return torch.cat(parts, span.dim)
 
     def _part(self, step: Step, values: Values, start: int, stop: int) -> Any:
         node, span = step.key

@@ -75,6 +75,12 @@ def selected(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values, places
 
 
+def entropy(x: torch.Tensor, at: torch.Tensor) -> Any:
+    return aten.neg.default(
+        aten.mean.default(aten.gather.default(aten._log_softmax.default(x, 1, False), 1, at))
+    )
+
+
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     score = aten.bmm.default(q, aten.transpose.int(k, 1, 2))
     return aten.bmm.default(softmax(score), v)
@@ -118,6 +124,24 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "no rule": (lambda x: aten.roll.default(x, [3], [0]), (draw(60, 30),)),
     "product": (lambda x, y: aten.mm.default(x, y), (draw(40, 20), draw(20, 30))),
     "square": (lambda x: aten.mm.default(x, x), (draw(30, 30),)),
+    "reversed": (lambda x: torch.ops.prims.rev(x, [1]), (draw(60, 30),)),
+    "split": (
+        lambda x: aten.mul.Tensor(*aten.split.Tensor(x, 16, 1)),
+        (draw(60, 32),),
+    ),
+    "uneven split": (lambda x: tuple(aten.split.Tensor(x, 20, 1)), (draw(60, 50),)),
+    "looked up": (lambda x, at: aten.index.Tensor(x, [None, at]), (draw(40, 30, 9), torch.arange(24).view(6, 4))),
+    "looked up first": (
+        lambda x, at: aten.neg.default(aten.index.Tensor(x, [at])),
+        (draw(40, 30), torch.arange(90).view(45, 2) % 40),
+    ),
+    "two indices": (
+        lambda x, at, to: aten.index.Tensor(x, [at, to]),
+        (draw(40, 30, 8), torch.arange(50).view(50, 1) % 40, torch.arange(3)),
+    ),
+    "cross entropy": (entropy, (draw(64, 50), torch.arange(64).view(64, 1) % 50)),
+    "moments": (lambda x: aten.sub.Tensor(x, aten.var_mean.correction(x, [1, 2], keepdim=True)[1]), (draw(9, 8, 40),)),
+    "deviation of columns": (lambda x: aten.var.correction(x, [0]), (draw(300, 6),)),
     "two sizes": (lambda x, y: (aten.neg.default(x), aten.neg.default(y)), (draw(60, 30), draw(25, 40))),
     "one slice": (lambda x: aten.neg.default(x), (draw(1, 1, 700),)),
 }  # fmt: skip
