@@ -113,7 +113,8 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        name = (resolve_name(func) or getattr(func, "__name__", "")).rpartition(".")[2]
+        # Its own name: that by which torch finds it may be another one of the same function, as spmm of mm.
+        name = (getattr(func, "__name__", "") or resolve_name(func) or "").rpartition(".")[2]
         made = tensors_in(result)
         if made and not name.startswith("__get"):
             self.found.named.append((name.strip("_"), [self.found.of(t) for t in made]))

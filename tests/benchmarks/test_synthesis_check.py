@@ -78,6 +78,17 @@ def test_nothing_is_found_of_a_good_row(tmp_path: Path) -> None:
     assert facts["float64"] and facts["used"]["tanh"] == 1 and facts["used"]["Linear"] == 1
 
 
+def test_a_function_goes_by_its_own_name_and_an_input_that_is_hardly_looked_at_is_found(
+    tmp_path: Path,
+) -> None:
+    """Torch finds mm as spmm too. A step of numbers that are never zero does not read its second input."""
+    lines = "return torch.heaviside(torch.mm(self.layer1(x), y.t()), y.sum() * 0 + 0.5) + x.sum() * self.scale.sum()"
+    found = looked_at(row(lines), tmp_path)
+    assert found["used"]["mm"] == 1 and found["used"]["heaviside"] == 1
+    step = row("return torch.heaviside(self.layer1(x), y) * self.scale + torch.tanh(x[:, :8])")
+    assert "independent of an input" in faults(step, looked_at(step, tmp_path))
+
+
 @pytest.mark.parametrize("kind", PLANTED)
 def test_a_planted_row_is_found(tmp_path: Path, kind: str) -> None:
     planted = row(PLANTED[kind])

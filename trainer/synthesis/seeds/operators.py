@@ -218,7 +218,7 @@ rt | torch.rsub | {x}, {a} | a=D
 [selection]
 * | torch.where | {x} > 0.1, {x}, {a} | a=same
 * | torch.masked_fill | {x}, {a} > 0.4, 0.25 | a=same
-* | torch.heaviside | {x}, {a} | a=same
+* | torch.heaviside | {x}.round(), {a} | a=same
 rt | torch.take_along_dim | {x}, {x}.argsort(dim=-1), dim=-1
 rt | torch.index_select | {x}, 0, {a} | a=first:first
 rt | torch.gather | {x}, -1, {a} | a=D:same
