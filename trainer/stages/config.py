@@ -98,7 +98,9 @@ class Config:
     pretrain: StageSettings = field(default_factory=lambda: StageSettings(epochs=1, minibatches=4))
     warmup: StageSettings = field(default_factory=StageSettings)
     rft: StageSettings = field(default_factory=lambda: StageSettings(epochs=1))
-    value: StageSettings = field(default_factory=lambda: StageSettings(steps=10))
+    value: StageSettings = field(
+        default_factory=lambda: StageSettings(steps=10, epochs=8, critic_rate=1e-3)
+    )
     agentic: StageSettings = field(default_factory=StageSettings)
     live: StageSettings = field(default_factory=StageSettings)
     eval: StageSettings = field(default_factory=lambda: EVALUATED)
