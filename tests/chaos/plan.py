@@ -33,27 +33,42 @@ class Fault:
     """Something that goes wrong, `delay_s` after a process of the kind `target` was there ("" for the round's begin).
 
     do: "SIGKILL" and the like for a signal; "full", "read-only" for all folders; "small files" for one process.
+    after: another kind of process, which must be there first.
     """
 
     do: str
     target: str
     delay_s: float
     lasts_s: float = 0.0
+    after: str = ""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A round: its users, and what goes wrong. whole: with the real judge and the real measurement."""
+    """A round: its users, and what goes wrong. whole: with the real judge and the real measurement. search_s: seconds
+    that a search takes at least. forgets: what is compiled without its kernels stays in torch's caches as if its search
+    were over, which is wrong and must be seen."""
 
     seed: int
     users: tuple[User, ...]
     faults: tuple[Fault, ...]
     whole: bool = False
+    search_s: float = 0.0
+    forgets: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return asdict(self)
 
+
+INTERRUPTED = Plan(
+    1_000_000,
+    (User("search", "trust", ("exp",)),),
+    (Fault("SIGINT", "user", 1.0, after="search"),),
+    search_s=5.0,
+)
+"""A round in which a search is surely cut short, and nothing else changes the cache: a graph that torch's caches then
+have without its kernels never gets any."""
 
 KILLS = (
     ("SIGKILL", "search"),

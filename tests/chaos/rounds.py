@@ -77,14 +77,19 @@ class Seen:
 
 
 def run_round(ground: Ground, seed: int) -> dict[str, Any]:
+    """The round of a seed, as `run_plan`."""
+    return run_plan(ground, plan_of(seed))
+
+
+def run_plan(ground: Ground, plan: Plan) -> dict[str, Any]:
     """One round: what was done, what was seen, and what was wrong."""
     started = time.monotonic()
-    plan, place = plan_of(seed), ground.folder / f"round-{seed}"
+    place = ground.folder / f"round-{plan.seed}"
     seen = Seen()
     users = _begin(ground, place, plan)
     patience_s = WHOLE_PATIENCE_S if plan.whole else PATIENCE_S
     threads = [
-        threading.Thread(target=_go_wrong, args=(place, fault, seed + n, users, seen))
+        threading.Thread(target=_go_wrong, args=(place, fault, plan.seed + n, users, seen))
         for n, fault in enumerate(plan.faults)
     ]
     for thread in threads:
@@ -99,7 +104,7 @@ def run_round(ground: Ground, seed: int) -> dict[str, Any]:
     seen.problems += _what_is_left(place)
     seen.problems += _lost(place)
     row = {
-        "seed": seed,
+        "seed": plan.seed,
         "done": describe(plan),
         "notes": seen.notes,
         "problems": seen.problems,
@@ -138,12 +143,12 @@ def _begin(ground: Ground, place: Path, plan: Plan) -> list[WarmPopen]:
     for user in sorted(plan.users, key=lambda u: u.start_after_s):
         wait_s = user.start_after_s - (users[-1][0].start_after_s if users else 0.0)
         time.sleep(wait_s)
-        users.append((user, _start(ground, place, plan.whole, [user], look=False)))
+        users.append((user, _start(ground, place, plan, [user], look=False)))
     return [process for _, process in users]
 
 
 def _start(
-    ground: Ground, place: Path, whole: bool, users: Sequence[User], look: bool, clock: float = 0.0
+    ground: Ground, place: Path, plan: Plan, users: Sequence[User], look: bool, clock: float = 0.0
 ) -> WarmPopen:
     first = users[0]
     env = {name: os.environ[name] for name in KEEP if name in os.environ}
@@ -159,9 +164,11 @@ def _start(
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
-        **({"CHAOS_WHOLE": "1"} if whole else {}),
+        **({"CHAOS_WHOLE": "1"} if plan.whole else {}),
+        **({"CHAOS_FORGETS": "1"} if plan.forgets else {}),
+        **({} if look else {"CHAOS_SEARCH_S": str(plan.search_s)}),
     }
-    budget = {"budget_s": 40.0} if whole else {}
+    budget = {"budget_s": 40.0} if plan.whole else {}
     wishes = [
         json.dumps(
             {"mode": u.mode, "acceptance": u.acceptance, "models": u.models, "look": look} | budget
@@ -215,7 +222,7 @@ def _undisturbed(
     seen = Seen()
     if not place.exists():
         _begin(ground, place, Plan(plan.seed, (), ()))
-    process = _start(ground, place, plan.whole, users, look=True, clock=LATER_S)
+    process = _start(ground, place, plan, users, look=True, clock=LATER_S)
     code, told = _ended(process, "the undisturbed user", patience_s, seen)
     if code:
         seen.problems.append(f"the undisturbed user ended with status {code}")
@@ -244,14 +251,17 @@ def _go_wrong(place: Path, fault: Fault, seed: int, users: Sequence[WarmPopen], 
             seen.notes.append(fault.do)
         return
     until = time.monotonic() + 60.0
-    while not (pids := _pids(place, fault.target)):
+    first = fault.after or fault.target
+    while not _pids(place, first):
         if time.monotonic() > until or all(user.poll() is not None for user in users):
             return
         time.sleep(0.02)
     if "worker" in fault.target:
         fault = replace(fault, delay_s=fault.delay_s / 5)
     time.sleep(fault.delay_s * (0.1 if fault.target == "compiler" else 1.0))
-    pids = _pids(place, fault.target) or pids
+    pids = _pids(place, fault.target)
+    if not pids:
+        return
     pid = draw.choice(pids)
     with suppress(ProcessLookupError, PermissionError):
         if fault.do == "small files":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from chaos.plan import WHOLE_EVERY, plan_of
-from chaos.rounds import Ground, describe, run_round
+from chaos.plan import INTERRUPTED, WHOLE_EVERY, plan_of
+from chaos.rounds import Ground, describe, run_plan, run_round
 
 SEED = "CHAOS_SEED"
 FEW, MORE = (3, 5, 11), range(20, 26)
@@ -40,6 +41,19 @@ def test_chaos_loses_nothing_leaves_nothing_and_decides_nothing_for_good(
     ground: Ground, seed: int
 ) -> None:
     without_problems(ground, int(os.environ.get(SEED, seed)))
+
+
+@pytest.mark.alone
+def test_a_search_that_is_cut_short_decides_nothing_for_good(ground: Ground) -> None:
+    row = run_plan(ground, INTERRUPTED)
+    assert row["notes"] == ["SIGINT user"] and not row["problems"], row
+
+
+@pytest.mark.alone
+def test_chaos_sees_a_graph_that_is_left_without_its_kernels_for_good(ground: Ground) -> None:
+    """Without the step that counts an unfinished search as a change, torch's caches keep the graph as it was."""
+    row = run_plan(ground, replace(INTERRUPTED, forgets=True))
+    assert row["problems"] == ["final: exp has no kernel afterwards in search"], row
 
 
 @pytest.mark.alone
