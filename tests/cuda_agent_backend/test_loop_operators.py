@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,26 @@ def test_functions_that_few_tasks_have_are_compiled_as_a_judge_does(tmp_path: Pa
 def test_a_function_of_eagers_alone_leaves_a_task_for_a_gpu_to_it() -> None:
     found = as_it_stands(on_cuda(torch.special.i0e, torch.ones(8)).task)
     assert isinstance(found, NotCovered) and "only eager's own kernel" in found.reason
+
+
+def both_places(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.cummax(x, 1)
+
+
+def second_smallest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.kthvalue(x, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (both_places, "values with their places"),
+        (second_smallest, "Inductor leaves to eager's own"),
+    ],
+)
+def test_what_has_no_loops_is_left_by_name(function: Callable[..., Any], said: str) -> None:
+    found = as_it_stands(sample(function, torch.randn(4, 5)).task)
+    assert isinstance(found, NotCovered) and said in found.reason and "aten." in found.reason
 
 
 def test_what_inductor_fails_to_lower_is_left_to_it() -> None:

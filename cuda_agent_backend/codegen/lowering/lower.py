@@ -280,7 +280,7 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
     stages = []
     for b in graph.buffers:
         if not isinstance(b, ir.ComputedBuffer):
-            raise Unsupported(f"external kernel {type(b).__name__}")
+            raise Unsupported(_why_external(b))
         if hasattr(b.layout, "target") or not isinstance(
             b.layout, ir.FixedLayout | ir.FlexibleLayout
         ):
@@ -299,6 +299,16 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
     return LoweredRegion(
         tuple(stages), {n: b for n, b in buffers.items() if n in used}, inputs, names
     )
+
+
+def _why_external(buffer: ir.Buffer) -> str:
+    """Whose kernel Inductor calls in the place of loops."""
+    operator = getattr(buffer, "op_overload", None)
+    if operator in running.EXTREMES:  # which Inductor has loops for on cuda alone
+        return f"{operator}, a scan of values with their places"
+    if isinstance(buffer, ir.FallbackKernel) and operator is not None:
+        return f"{operator}, which Inductor leaves to eager's own kernel"
+    return f"external kernel {type(buffer).__name__}"
 
 
 def _checked(stage: Stage, buffers: dict[str, Buffer], target: str) -> Stage:
