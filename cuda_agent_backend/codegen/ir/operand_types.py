@@ -144,6 +144,8 @@ def made_safe(body: Body, types: dict[Value, torch.dtype]) -> Body:
             return replace(i, op=TRAPS[i.op])
         if i.op in ORDERS and _of_truths(i, types):
             return replace(i, op=ORDERS[i.op])
+        if i.op == "sign" and _of_truths(i, types):
+            return replace(i, op="identity")
         return i
 
     return Body([one(i) for i in body.instructions], body.results)
