@@ -59,8 +59,16 @@ def test_what_is_too_slow_says_which_baseline_or_clock_was_not_overcome() -> Non
     both = replace(speed, over={**speed.over, "eager": speed.over["inductor"]})
     assert (
         reward(TooSlow(ACCURACY, both)) == 2
-        and reward(Correct(ACCURACY, replace(both, wall=None))) == 3
+        and reward(Correct(ACCURACY, replace(both, wall=None, wins=True))) == 3
     )
+
+
+@pytest.mark.parametrize(("pairs", "expected"), [(timing.MIN_PAIRS - 1, 2), (timing.MIN_PAIRS, 3)])
+def test_what_too_few_pairs_show_is_not_rewarded_as_promoted(pairs: int, expected: int) -> None:
+    samples = {"eager": [2.0] * pairs, "inductor": [2.0] * pairs, "candidate": [1.0] * pairs}
+    speed = report(samples)
+    found = Correct(ACCURACY, speed) if speed.wins else TooSlow(ACCURACY, speed)
+    assert reward(found) == expected
 
 
 @pytest.mark.parametrize(
