@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,26 +28,6 @@ def _sleep_while_waiting() -> None:
         import torch  # noqa: F401
 
 
-OLDEST = 12
-"""The major version of compilers that know all instructions which torch may ask for."""
-
-
-def _trust_the_compiler() -> None:
-    """Spare processes that tests start torch's look at what the compiler knows of the processor's instructions.
-
-    It compiles and loads a library for each set of them, which takes a core five seconds in an empty folder. Workers of
-    the sandbox inherit nothing and go on looking.
-    """
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if compiler is None:
-        return
-    said = subprocess.run([compiler, "-dumpversion"], capture_output=True, text=True, check=False)
-    major = said.stdout.partition(".")[0].strip()
-    if major.isdecimal() and int(major) >= OLDEST:
-        os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-
-
-_trust_the_compiler()  # before torch is imported, which reads the environment once
 if "PYTEST_XDIST_WORKER" in os.environ:
     _sleep_while_waiting()
 

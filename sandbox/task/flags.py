@@ -7,7 +7,7 @@ cuDNN measures its algorithms (`torch.backends.cudnn.benchmark`), a kernel has t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any
 
@@ -73,12 +73,18 @@ def current() -> dict[str, Any]:
 
 
 def apply(flags: Flags) -> None:
-    """Set the flags given and leave the others. Raises KeyError on an unknown name."""
+    """Set the flags given and leave the others. Raises KeyError on an unknown name.
+
+    Also where torch's flags were frozen, as `torch.testing` does for all of a process that imports its utilities.
+    """
+    import torch
+
     now = current()
     wanted = {**now, **flags}
-    for name, value in flags.items():
-        if now.get(name) != value:
-            _set(name, value, wanted)
+    with getattr(torch.backends, "__allow_nonbracketed_mutation", nullcontext)():
+        for name, value in flags.items():
+            if now.get(name) != value:
+                _set(name, value, wanted)
 
 
 def tf32_operators() -> tuple[str, ...]:

@@ -107,3 +107,15 @@ def test_a_user_of_cudnns_own_measurements_is_compared_with_them() -> None:
     before = machine.precision_flags()
     with torch.backends.cudnn.flags(benchmark=True, allow_tf32=None, fp32_precision=None):
         assert machine.precision_flags() != before
+
+
+def test_flags_that_torch_has_frozen_are_set_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who imports the utilities of `torch.testing` freezes them for the whole process."""
+    of_torch = torch.backends.disable_global_flags.__globals__
+    monkeypatch.setitem(of_torch, "__allow_nonbracketed_mutation_flag", False)
+    before = torch.backends.cudnn.allow_tf32
+    with flags.applied({"cudnn_allow_tf32": not before}):
+        assert torch.backends.cudnn.allow_tf32 is not before
+    assert torch.backends.cudnn.allow_tf32 is before
+    with pytest.raises(RuntimeError, match="disable_global_flags"):
+        torch.backends.cudnn.allow_tf32 = not before

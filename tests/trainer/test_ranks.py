@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import torch
-from ranks_process import updated
 from safetensors.torch import load_file
+from update_ranks_process import updated
 
 from trainer.ppo.ranks import Alone
 
@@ -31,7 +31,7 @@ def test_two_processes_make_the_update_of_one(tmp_path: Path) -> None:
             "PYTHONPATH": f"{HERE.parents[1]}:{HERE}", "PATH": "/usr/bin:/bin", "ACCELERATE_USE_CPU": "true",
             "OMP_NUM_THREADS": "1",
         }  # fmt: skip
-        words = [sys.executable, str(HERE / "ranks_process.py"), str(tmp_path), "together"]
+        words = [sys.executable, str(HERE / "update_ranks_process.py"), str(tmp_path), "together"]
         running.append(subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True))
     for process in running:
         _, error = process.communicate(timeout=500)
