@@ -9,6 +9,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +17,8 @@ from typing import Any, TextIO
 from sandbox import scratch
 
 STOP_GRACE_S = 3.0
+DYING_S, LOOK_S = 1.0, 0.005
+"""How long what was killed may take to be gone, and how often that is looked at."""
 WAITING_S = 3600.0
 """What a child may wait for other processes' turns on the device, beyond the time that its work may take."""
 
@@ -103,6 +106,8 @@ class Child:
             pass
         self.process.wait()
         self._close_input()
+        if self.own_group:
+            _wait_for_group(self.process.pid)
         scratch.sweep()  # nobody else may come to remove what it left
 
     def _close_input(self) -> None:
@@ -117,6 +122,15 @@ class Child:
             for message in _lines(stream):
                 self._messages.put(message)
         self._messages.put(None)
+
+
+def _wait_for_group(group: int) -> None:
+    """Until a group that was killed is gone, within `DYING_S`: what still dies keeps its folders locked."""
+    until = time.monotonic() + DYING_S
+    with contextlib.suppress(OSError):
+        while time.monotonic() < until:
+            os.killpg(group, 0)
+            time.sleep(LOOK_S)
 
 
 def _lines(stream: Any) -> Iterator[dict[str, Any]]:
