@@ -133,7 +133,8 @@ _WORDS = re.compile(
     r"|MemoryError|bad_alloc|Resource temporarily unavailable|Too many open files|can't start new thread"
     r"|bytes of the device's memory|vfork|cannot fork"
     r"|Broken pipe|Connection re(?:set|fused)|BrokenProcessPool|database is locked"
-    r"|Killed signal|: Killed|\bsignal (?:9|15)\b|\((?:-9|-15|-2|-1)\)|terminated by signal|Text file busy"
+    r"|(?:Killed|Terminated|Interrupt|Hangup|limit exceeded) signal terminated program"  # GCC of a program it runs
+    r"|: Killed|\bsignal (?:1|2|9|13|15|24|25)\b|\((?:-9|-15|-2|-1)\)|terminated by signal|Text file busy"
     rf"|\b(?:{'|'.join(PASSING_SIGNALS)})\b|no answer from|could not be started|did not answer in time",
     re.IGNORECASE,
 )
