@@ -11,8 +11,6 @@ import gc
 import json
 import os
 import select
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +19,9 @@ from typing import Any, NoReturn
 
 from sandbox import scratch
 from sandbox.isolation import privileges, trees
-from sandbox.isolation.confine import apply
-from sandbox.workers.fork_server import ASK_NVML, keep_headers
+from sandbox.workers.fork_server import ASK_NVML, become_confined
 from sandbox.workers.settings import WorkerSettings, isolation_policy
-from sandbox.workers.worker import places, watch
+from sandbox.workers.worker import watch
 
 Facts = dict[str, Any]
 Work = Callable[[Any, Path], Facts]
@@ -131,17 +128,7 @@ def _started(
 
 def _work(value: Any, work: Work, settings: WorkerSettings, policy: Any, answers: int) -> NoReturn:
     try:
-        with contextlib.suppress(PermissionError):
-            os.setpgid(0, 0)
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(null, descriptor)
-        os.chdir(settings.scratch)
-        os.environ.update(places(settings.scratch))
-        tempfile.tempdir = None
-        sys.dont_write_bytecode, sys.pycache_prefix = True, None
-        keep_headers()
-        apply(policy)
+        become_confined(settings.scratch, policy)
         import torch
 
         torch.set_num_threads(settings.threads)

@@ -26,11 +26,14 @@ import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sandbox.isolation import trees
 from sandbox.workers.inductor_store import CACHE
 from sandbox.workers.worker import BYTECODE, begin, places
+
+if TYPE_CHECKING:
+    from sandbox.isolation.confine import Policy
 
 DESCRIPTORS = ("control", "life", "status", "log")
 MAX_REQUEST = 1 << 18
@@ -140,11 +143,7 @@ def start(folder: str, policy: str, fds: Sequence[int], warm: bool) -> NoReturn:
     control, life, status, log = fds
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    os.chdir(folder)
-    os.environ.update(places(Path(folder)))
-    tempfile.tempdir = None
-    keep_headers()
-    sys.dont_write_bytecode, sys.pycache_prefix = True, None
+    settle(Path(folder))
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
@@ -156,6 +155,29 @@ def start(folder: str, policy: str, fds: Sequence[int], warm: bool) -> NoReturn:
     os.execv(
         sys.executable, [sys.executable, "-P", "-m", "sandbox.workers.worker", *numbers, policy]
     )
+
+
+def settle(folder: Path) -> None:
+    """Have this process, forked from one that has torch imported, keep all that it writes in a folder of its own."""
+    os.chdir(folder)
+    os.environ.update(places(folder))
+    tempfile.tempdir = None
+    keep_headers()
+    sys.dont_write_bytecode, sys.pycache_prefix = True, None
+
+
+def become_confined(folder: Path, policy: Policy) -> None:
+    """Have a forked process, before it runs what nobody trusts, lead a group of its own, without standard streams,
+    settled in its folder, and confined for good."""
+    from sandbox.isolation.confine import apply
+
+    with contextlib.suppress(PermissionError):
+        os.setpgid(0, 0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    settle(folder)
+    apply(policy)
 
 
 def keep_headers() -> None:

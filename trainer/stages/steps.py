@@ -15,6 +15,7 @@ from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.policies.trained.sampler import Sampler
 from cuda_agent_backend.agent.protocol import Policy
 from trainer.ppo.batch import with_less_memory
+from trainer.ppo.episode import Sample
 from trainer.ppo.losses import Clip
 from trainer.ppo.prepare import Estimates, prepare
 from trainer.ppo.ranks import Ranks, share
@@ -76,6 +77,13 @@ class Stage:
         play = Play(self.settings.turns, single, self.settings.reward)
         return roll_out(self.plans(step), self.world, sampler, play)
 
+    def learn_to_say(self, samples: Sequence[Sample], step: int) -> Figures:
+        """Raise the likelihood that the actor says what it or others said; figures of the update."""
+        actor, optimizer = self.learner.actor, self.learner.actor_optimizer
+        return update_likelihood(
+            actor, optimizer, samples, self.rules(), self.ranks, self.chance(step)
+        )
+
 
 def pretrain_step(stage: Stage, step: int) -> Figures:
     """Likelihood of what rivals said. Only their calls are learnt; what tools answered is read."""
@@ -85,14 +93,7 @@ def pretrain_step(stage: Stage, step: int) -> Figures:
     for number, rival in enumerate(settings.rivals):
         part, make = plans[number :: len(settings.rivals)], rival_of(rival, stage)
         samples += demonstrations(part, stage.world, speech, Play(settings.turns), make)
-    found = update_likelihood(
-        stage.learner.actor,
-        stage.learner.actor_optimizer,
-        samples,
-        stage.rules(),
-        stage.ranks,
-        stage.chance(step),
-    )
+    found = stage.learn_to_say(samples, step)
     read = sum(len(every) for every in stage.ranks.everyones([0] * len(samples)))
     return {**prefixed(found), "samples": float(read)}
 
@@ -110,14 +111,7 @@ def rft_step(stage: Stage, step: int) -> Figures:
     played = stage.roll_out(step)
     kept, dropped = filtered(played)
     samples = [s for one in kept for s in one.episode.samples]
-    found = update_likelihood(
-        stage.learner.actor,
-        stage.learner.actor_optimizer,
-        samples,
-        stage.rules(),
-        stage.ranks,
-        stage.chance(step),
-    )
+    found = stage.learn_to_say(samples, step)
     counts = means(stage.ranks, [{"kept": 1.0} if one in kept else {"kept": 0.0} for one in played])
     every = max(1, len(played))
     why = {f"dropped/{name}": count / every for name, count in dropped.items()}

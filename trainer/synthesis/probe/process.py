@@ -12,8 +12,6 @@ import json
 import os
 import select
 import shutil
-import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Iterator
@@ -22,11 +20,11 @@ from typing import Any, NoReturn
 
 from sandbox import scratch
 from sandbox.isolation import privileges, trees
-from sandbox.isolation.confine import Policy, apply
+from sandbox.isolation.confine import Policy
 from sandbox.timing.device_lock import DeviceLock
-from sandbox.workers.fork_server import keep_headers
+from sandbox.workers.fork_server import become_confined
 from sandbox.workers.settings import WorkerSettings, isolation_policy
-from sandbox.workers.worker import places, watch
+from sandbox.workers.worker import watch
 from trainer.synthesis.probe.request import ProbeRequest
 
 ALONE, SHARED, DONE, GO = b"alone\n", b"shared\n", b"done\n", b"go\n"
@@ -178,19 +176,9 @@ def _begin(
 ) -> NoReturn:
     """Become the process: confined for good, then look at tasks."""
     try:
-        with contextlib.suppress(PermissionError):
-            os.setpgid(0, 0)
         for descriptor in closed:
             os.close(descriptor)
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(null, descriptor)
-        os.chdir(settings.scratch)
-        os.environ.update(places(settings.scratch))
-        tempfile.tempdir = None
-        sys.dont_write_bytecode, sys.pycache_prefix = True, None
-        keep_headers()
-        apply(policy)
+        become_confined(settings.scratch, policy)
         _serve(settings, answers, asks)
     except BaseException:
         traceback.print_exc()
