@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch.fx import Graph
 
 from benchmarks.sources_subjects import DTYPES, Subject, make_of
@@ -27,6 +26,7 @@ from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.partition.regions import partition
 from sandbox.plan.candidate import Candidate
+from sandbox.task.flags import threads
 from sandbox.task.task import Task
 
 OPTIONS = Options(Path("kernels"), Path("native"), search="cached")
@@ -80,12 +80,9 @@ class Outcome:
 
 def digested(subject: Subject) -> Outcome:
     """All regions of a subject, each followed by its rest. Whatever goes wrong is the outcome's problem."""
-    started, threads = time.process_time(), torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    try:
+    started = time.process_time()
+    with threads(THREADS):
         return replace(_digested(subject), seconds=time.process_time() - started)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _digested(subject: Subject) -> Outcome:

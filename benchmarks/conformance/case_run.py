@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from benchmarks.conformance.region_judge import kept, why_wrong
 from benchmarks.conformance.samples import Inputs, copied, variants
 from benchmarks.conformance.wide import in_float64, widened
 from sandbox.accuracy.nearby import several
+from sandbox.task.flags import threads
 
 Stage = Callable[[str], None]
 """Is told what begins, so that a crash can be named."""
@@ -123,7 +123,7 @@ def run_case(case: Case, device: str, schedules: int, scratch: Path, stage: Stag
         call = _Call(inputs, training and any(x.is_floating_point() for x in inputs.tensors))
         began = time.perf_counter()
         try:
-            with _threads(1):
+            with threads(1):
                 eager = call.run(inputs.call, inputs.tensors)
         except Exception as error:
             end_if_lost(error)
@@ -196,7 +196,7 @@ def _by_inductor(call: _Call) -> Values | None:
     torch._dynamo.reset()
     compiled = torch.compile(call.inputs.call, dynamic=False, options={"fallback_random": True})
     try:
-        with _threads(1):
+        with threads(1):
             return call.run(compiled, call.inputs.tensors)
     except Exception as error:
         end_if_lost(error)
@@ -247,19 +247,19 @@ def _results(case: Case, call: _Call, forced: Forced, stage: Stage) -> dict[str,
     own = case.round.threads
     tensors = call.inputs.tensors
     on_cpu = all(x.device.type == "cpu" for x in tensors)
-    with _threads(own):
+    with threads(own):
         found = {f"schedule 1, {own} threads": call.run(forced.call, tensors)}
     if not forced.any_kernel():  # libraries alone, which give other bits with other threads
-        with _threads(1):
+        with threads(1):
             return {"no kernel": call.run(forced.call, tensors)}
     for other in THREADS:
         if other != own and on_cpu:
-            with _threads(other):
+            with threads(other):
                 found[f"schedule 1, {other} threads"] = call.run(forced.call, tensors)
     number = 1
     while forced.turn_to(number):
         stage(f"forced, schedule {number + 1}")
-        with _threads(own):
+        with threads(own):
             found[f"schedule {number + 1}, {own} threads"] = call.run(forced.call, tensors)
         number += 1
     forced.turn_to(0)
@@ -305,16 +305,6 @@ def end_if_lost(error: Exception) -> None:
 
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def quiet() -> None:

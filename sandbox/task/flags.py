@@ -72,6 +72,19 @@ def current() -> dict[str, Any]:
     }
 
 
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Give torch so many threads for a block."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def apply(flags: Flags) -> None:
     """Set the flags given and leave the others. Raises KeyError on an unknown name.
 

@@ -135,11 +135,12 @@ def make_header() -> None:
         return
     places = codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR
     with suppress(Exception), scratch.folder("header") as own:
+        codecache._precompile_header.cache_clear()  # it remembers places, of headers that are gone by now too
         codecache._HEADER_DIR = own
         codecache._HEADER_LOCK_DIR = str(Path(own) / "locks")
         try:
             codecache.CppPythonBindingsCodeCache.load_pybinding(["float*"], SMALLEST)
         finally:
             codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = places
-            codecache._precompile_header.cache_clear()  # it remembers the place
+            codecache._precompile_header.cache_clear()
         leave_headers(Path(own), shared)

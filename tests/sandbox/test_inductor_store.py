@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,12 @@ def test_a_header_is_made_aside_and_only_whole_ones_are_seen(
 ) -> None:
     places = codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR
     compiled: list[str] = []
+    remembered = cache(lambda: "where Inductor compiled one before, for other code of this process")
+    remembered()
+    monkeypatch.setattr(codecache, "_precompile_header", remembered)
 
     def compile_loop(_: Any, source: str) -> None:
+        assert not remembered.cache_info().currsize
         compiled.append(source)
         header(Path(codecache._HEADER_DIR), "new", 0.0)
         assert not user.exists()

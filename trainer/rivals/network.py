@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sandbox.task.flags import threads
 from trainer.rivals.features import Vocabulary
 from trainer.rivals.protocol import Play, View, then_rest
 from trainer.rivals.ranker import Data, slower
@@ -83,13 +84,9 @@ class NetworkRanker:
         self.vocabulary, self.network = data.vocabulary, None
         if len(data.groups) < 2:
             return
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with threads(1):
             self.network = Network(data.vocabulary.width, seed)
             self.network.fit(data)
-        finally:
-            torch.set_num_threads(threads)
 
     def play(self, view: View, seed: int) -> Play:
         """See `Rival`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,7 @@ def run(args: argparse.Namespace) -> int:
     absent = [name for name in NEEDED if find_spec(name) is None]
     if absent:
         raise CommandError(f'{", ".join(absent)}: not installed: pip install "cuda_agent[train]"')
-    import torch
-
+    from sandbox.task.flags import threads
     from trainer.ppo.ranks import Accelerated
     from trainer.rivals.registry import missing
     from trainer.rollout.world import WorldFailed
@@ -62,15 +62,14 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         settings = config.read(args.config)
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
         if "eval" in settings.stages and (why := missing(list(settings.eval.rivals))):
             raise CommandError(why)
         wanted = settings.stages if args.command == "run" else (args.command,)
-        made = runner.Run(settings, args.out, Accelerated(), world_of)
-        for name in wanted:
-            said = runner.run_stage(made, name)
-            made.tell(f"{name}: done: {json.dumps(said.get('figures', {}), sort_keys=True)}")
+        with threads(settings.threads) if settings.threads else nullcontext():
+            made = runner.Run(settings, args.out, Accelerated(), world_of)
+            for name in wanted:
+                said = runner.run_stage(made, name)
+                made.tell(f"{name}: done: {json.dumps(said.get('figures', {}), sort_keys=True)}")
     except (
         config.BadConfig,
         runner.RunFailed,

@@ -116,11 +116,15 @@ class Config:
 
 
 def read(path: Path) -> Config:
-    """The configuration of a file. Raises `BadConfig`, `OSError`."""
+    """The configuration of a file. Raises `BadConfig`."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadConfig(f"{path} is not TOML: {error}") from None
+    except OSError as error:
+        raise BadConfig(
+            f"{path} cannot be read: {error.strerror}; examples lie in examples/"
+        ) from error
     made: Config = _made(Config(), given, str(path))
     unknown = [name for name in made.stages if name not in STAGES]
     if unknown or list(made.stages) != sorted(set(made.stages), key=STAGES.index):
