@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -12,6 +16,8 @@ settings.register_profile("default", deadline=None, derandomize=True)
 settings.load_profile("default")
 
 MIN_CAPABILITY = (8, 0)
+SET_BY_OTHERS = ("PYTEST_CURRENT_TEST", "_TORCHINDUCTOR_", "TORCHINDUCTOR_", "TRITON_", "KMP_")
+"""How variables begin that pytest, torch and its libraries set by themselves."""
 COLLECTED = pytest.StashKey[list[str]]()
 """The names of the tests that were found, before any choice among them."""
 ALONE = pytest.StashKey[list[str]]()
@@ -92,8 +98,39 @@ def native_dir() -> Path:
     return Path(__file__).parents[1] / "build" / "native"
 
 
+def _shared() -> dict[str, Any]:
+    """What all tests of a process meet."""
+    import torch
+
+    return {
+        "threads of torch": torch.get_num_threads(),
+        "dtype of torch": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "working directory": Path.cwd(),
+        "temporary directory": tempfile.tempdir,
+        "SIGINT": signal.getsignal(signal.SIGINT),
+        "SIGTERM": signal.getsignal(signal.SIGTERM),
+        **{name: value for name, value in os.environ.items() if not name.startswith(SET_BY_OTHERS)},
+    }
+
+
 @pytest.fixture(autouse=True)
-def _own_environment(tmp_path: Path, native_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _process_as_it_was() -> Iterator[None]:
+    """No test changes for good what others of its process meet: which others those are differs from run to run."""
+    before = _shared()
+    yield
+    after = _shared()
+    changed = {
+        name: after.get(name) for name in before | after if before.get(name) != after.get(name)
+    }
+    assert not changed
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(
+    _process_as_it_was: None, tmp_path: Path, native_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No CUDA_AGENT_* variable of the caller reaches a test, and no test reaches the caller's kernel cache."""
     for name in [name for name in os.environ if name.startswith("CUDA_AGENT_")]:
         monkeypatch.delenv(name)
