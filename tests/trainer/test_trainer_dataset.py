@@ -115,7 +115,7 @@ def test_pieces_that_end_early_or_do_not_belong_together_are_said(
 ) -> None:
     composer = RuleComposer(Wishes.of("cpu"))
     for number in (1, 2):
-        part = replace(settings(tmp_path / str(number), 20), part=(number, 2))
+        part = replace(settings(tmp_path / str(number), 20), part=(number, 2), jobs=1)  # in order
         run.run(part, composer, MACHINE, lambda tally: None)
     text = (tmp_path / "2" / "journal.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "2" / "journal.jsonl").write_text("".join(text[:4]) + '{"cut')
