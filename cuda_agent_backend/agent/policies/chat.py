@@ -59,6 +59,18 @@ class Chat:
         start = place if end is None else place + len(mark)
         return self._ids(full[start:])
 
+    def saying(self, answer: Message) -> list[int] | None:
+        """The ids of a message that another policy said, as the template writes it, up to and with its end.
+
+        None where the template does not begin a message of the model's as it begins the one that is asked for.
+        """
+        asked: list[Message] = [{"role": "user", "content": "-"}]
+        begun, full = self._text(asked, [], True), self._text([*asked, answer], [], False)
+        place = full.rfind(self.tokenizer.eos_token)
+        if not full.startswith(begun) or place < len(begun):
+            return None
+        return self._ids(full[len(begun) : place + len(self.tokenizer.eos_token)])
+
     def _text(self, messages: Sequence[Message], tools: Sequence[Schema], more: bool) -> str:
         made = [self._harmless(_with_objects(m)) for m in prepared(messages, self._limit)]
         if self._plain:

@@ -45,6 +45,17 @@ class Engine(Protocol):
         ...
 
 
+class Answers(Protocol):
+    """What a policy asks, one prompt at a time. window: see `Engine`."""
+
+    @property
+    def window(self) -> int: ...
+
+    def generate(self, prompt: Sequence[int]) -> Sampled | EngineFailed:
+        """What follows a prompt."""
+        ...
+
+
 Request = tuple[Sequence[int], "Future[Sampled | EngineFailed]"]
 
 

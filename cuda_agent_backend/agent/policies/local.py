@@ -13,7 +13,7 @@ from typing import Any
 
 from cuda_agent_backend.agent.policies.calls import read_message
 from cuda_agent_backend.agent.policies.chat import Chat
-from cuda_agent_backend.agent.policies.engine import Batcher, EngineFailed, Sampled
+from cuda_agent_backend.agent.policies.engine import Answers, Batcher, EngineFailed, Sampled
 from cuda_agent_backend.agent.policies.spec import PolicySpec, Sampling
 from cuda_agent_backend.agent.protocol import Message, Schema, Stopped, Tokens, Turn, Usage
 
@@ -74,7 +74,7 @@ def ends_of(tokenizer: Any, model: str) -> list[int]:
 class LocalPolicy:
     """One episode's conversation with a model. Goes on from any conversation, which it then reads anew as a whole."""
 
-    def __init__(self, spec: PolicySpec, tokenizer: Any, batcher: Batcher) -> None:
+    def __init__(self, spec: PolicySpec, tokenizer: Any, batcher: Answers) -> None:
         self._spec, self._tokenizer, self._batcher = spec, tokenizer, batcher
         self._chat = Chat(tokenizer, spec.limits.message_characters)
         self._ids: list[int] = []

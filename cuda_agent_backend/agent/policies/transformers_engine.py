@@ -21,8 +21,12 @@ class TransformersEngine:
     wished temperature and top_p; at temperature 0 the likeliest id is taken, and log-probabilities are at 1.
     """
 
-    def __init__(self, model: Any, ends: Sequence[int], sampling: Sampling) -> None:
+    def __init__(
+        self, model: Any, ends: Sequence[int], sampling: Sampling, window: int = 0
+    ) -> None:
+        """window: ids of a conversation at most, where that is less than the model takes; 0: as many as it takes."""
         self.model, self.ends, self.sampling = model.eval(), tuple(ends), sampling
+        self._most = window
         self._generator = torch.Generator(device=model.device)
         if sampling.seed is not None:
             self._generator.manual_seed(sampling.seed)
@@ -31,7 +35,8 @@ class TransformersEngine:
     def window(self) -> int:
         """See `Engine`."""
         config = self.model.config.get_text_config()
-        return int(getattr(config, "max_position_embeddings", None) or UNKNOWN_WINDOW)
+        own = int(getattr(config, "max_position_embeddings", None) or UNKNOWN_WINDOW)
+        return min(own, self._most or own)
 
     @torch.no_grad()
     def generate(self, prompts: Sequence[Sequence[int]]) -> list[Sampled]:
