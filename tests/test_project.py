@@ -28,6 +28,7 @@ DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "examples/train_llm.md",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
 )
 

@@ -31,10 +31,10 @@ def sampler(monkeypatch: pytest.MonkeyPatch) -> Sampler:
     ids = SPEECH.words.ids
     actor = actor_of(config_of(TINY, len(ids), ids["<end>"], ids["<pad>"]), 0)
 
-    def policy(name: str, speech: Speech, generate: Any, window: int, seed: str) -> Any:
-        return chance_policy(speech, seed)
+    def policy(speaker: Sampler, ask: Any, key: int, seed: str) -> Any:
+        return chance_policy(speaker.speech, seed)
 
-    monkeypatch.setattr(contest, "TrainedPolicy", policy)
+    monkeypatch.setattr(contest, "policy_of", policy)
     return Sampler(actor, SPEECH)
 
 
@@ -66,6 +66,24 @@ def test_which_calls_have_a_row_judged() -> None:
     assert _row(ToolCall.of("1", "inspect", candidate=name), view) is None
     assert _row(ToolCall.of("1", "sketch", schedule=schedule), view) == 0
     assert _row(ToolCall.of("1", "sketch", schedule=[{"sketch": "none"}]), view) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("sketch", "{"),
+        ("sketch", "{}"),
+        ("sketch", "[]"),
+        ("sketch", '{"schedule": 3}'),
+        ("sketch", '{"schedule": [{"sketch": [1]}]}'),
+        ("profile", "[]"),
+        ("profile", "3"),
+        ("submit", '{"candidate": []}'),
+        ("", "{}"),
+    ],
+)
+def test_a_call_that_makes_no_sense_has_no_row_judged(name: str, arguments: str) -> None:
+    assert _row(ToolCall("1", name, arguments), view_of(TABLES[0])) is None
 
 
 def test_the_contest_gives_the_arenas_figures_of_all(sampler: Sampler) -> None:

@@ -23,14 +23,14 @@ from cuda_agent_backend.agent.policies.trained.policy import forget_models
 from trainer import command
 from trainer.health.alarms import Limits
 from trainer.health.journal import read
-from trainer.policy.model import Size
+from trainer.policy.model import ModelSettings
 from trainer.ppo.ranks import Alone
 from trainer.stages import checkpoint, runner, steps
 from trainer.stages import config as configs
 from trainer.stages.config import BadConfig, Config, StageSettings
 from trainer.stages.runner import Run, RunFailed, run_stage
 
-TINY = Size(hidden=16, layers=1, heads=1, key_heads=1, head=16, inner=32, window=1024)
+TINY = ModelSettings(hidden=16, layers=1, heads=1, key_heads=1, head=16, inner=32, window=1024)
 SHORT = StageSettings(steps=3, episodes=8, attempts=2, judgements=(1, 3), every=2, turns=6)
 CONFIG = Config(
     model=TINY,

@@ -1,11 +1,13 @@
-"""Models made from nothing: an untied Qwen3 of 1 to 30 million parameters, and a critic of the same body."""
+"""Which model is trained: one made from nothing, an untied Qwen3 of 1 to 30 million parameters, or a pretrained one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
+
+from trainer.policy.lora import Lora
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,20 @@ class Size:
     head: int = 64
     inner: int = 384
     window: int = 4096
+
+
+@dataclass(frozen=True)
+class ModelSettings(Size):
+    """A model made from nothing, of a size; or a pretrained one, of which only `window` and what follows is asked.
+
+    checkpoint: a folder in the format of transformers. message: ids of one message of its at most. dtype: of its
+    weights; those that are trained are float32. lora: its adapters; without them all of its weights are trained.
+    """
+
+    checkpoint: str = ""
+    message: int = 1024
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    lora: Lora | None = None
 
 
 def config_of(size: Size, vocabulary: int, end: int, pad: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
@@ -40,13 +41,17 @@ class Alone:
         return [value]
 
 
+PATIENCE = timedelta(hours=2)
+"""How long one process waits for another: episodes of a large model are played for very unequal times."""
+
+
 class Accelerated:
     """The processes that ``accelerate launch`` or ``torchrun`` started; one GPU each where there are any."""
 
     def __init__(self) -> None:
-        from accelerate import Accelerator
+        from accelerate import Accelerator, InitProcessGroupKwargs
 
-        self._accelerator = Accelerator()
+        self._accelerator = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)])
         self.rank = int(self._accelerator.process_index)
         self.world = int(self._accelerator.num_processes)
         self.device = self._accelerator.device

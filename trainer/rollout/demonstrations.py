@@ -1,4 +1,4 @@
-"""Conversations of other policies in the small policy's words: what a model made from nothing reads first."""
+"""Conversations of other policies in the words of the one that is trained: what it reads first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from cuda_agent_backend.agent.policies.engine import Sampled
 from cuda_agent_backend.agent.policies.trained.policy import TrainedPolicy
 from cuda_agent_backend.agent.policies.trained.sampler import Request
 from cuda_agent_backend.agent.policies.trained.speech import Speech
-from cuda_agent_backend.agent.protocol import Policy
+from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn
 from trainer.ppo.episode import Sample
+from trainer.rollout.chat import ChatVoice
 from trainer.rollout.episodes import Plan, Play, played, with_choices
 from trainer.rollout.world import World
 
@@ -34,15 +35,38 @@ def chance_policy(speech: Speech, seed: str) -> Policy:
 def demonstrations(
     plans: Sequence[Plan],
     world: World,
-    speech: Speech,
+    speech: Speech | ChatVoice,
     play: Play,
     make: Callable[[Plan], Policy],
 ) -> list[Sample]:
-    """What a policy said, of the episodes that can be said in the small policy's words."""
+    """What a policy said, of the episodes that can be said in the words of the one that is trained."""
     found = []
     for plan in plans:
-        said = speech.encoded(played(make(plan), plan, world, play, speech).messages)
-        if said is not None and any(said.spoken):
-            sample = with_choices(speech, said.ids, said.spoken, ())
+        heard = _Heard(make(plan))
+        messages = played(heard, plan, world, play).messages
+        sample = (
+            speech.demonstration(messages, heard.tools)
+            if isinstance(speech, ChatVoice)
+            else _in_words(speech, messages)
+        )
+        if sample is not None and any(sample.spoken):
             found.append(sample)
     return found
+
+
+def _in_words(speech: Speech, messages: Sequence[Message]) -> Sample | None:
+    said = speech.encoded(messages)
+    return None if said is None else with_choices(speech, said.ids, said.spoken, ())
+
+
+class _Heard:
+    """A policy, and the tools that it was told of."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self.name = policy, policy.name
+        self.tools: Sequence[Schema] = ()
+
+    def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn | Stopped:
+        """See `Policy`."""
+        self.tools = tools
+        return self._policy.act(messages, tools)

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
-from cuda_agent_backend.agent.policies.trained.policy import TrainedPolicy
-from cuda_agent_backend.agent.policies.trained.sampler import Sampler
 from cuda_agent_backend.agent.policies.trained.speech import Speech
 from cuda_agent_backend.agent.protocol import (
     Message,
@@ -22,6 +20,7 @@ from cuda_agent_backend.agent.protocol import (
     Turn,
 )
 from trainer.ppo.episode import ENDS, Episode, Sample, samples_of
+from trainer.rollout.chat import Speaker, policy_of
 from trainer.rollout.lockstep import Lockstep
 from trainer.rollout.world import Counted, World, WorldFailed
 
@@ -56,7 +55,7 @@ class Played:
     speed: float = 0.0
 
 
-def roll_out(plans: Sequence[Plan], world: World, sampler: Sampler, play: Play) -> list[Played]:
+def roll_out(plans: Sequence[Plan], world: World, sampler: Speaker, play: Play) -> list[Played]:
     """Play episodes, as many at once as the world takes; in the order of the plans."""
     found: list[Played] = []
     for start in range(0, len(plans), world.side_by_side):
@@ -64,7 +63,7 @@ def roll_out(plans: Sequence[Plan], world: World, sampler: Sampler, play: Play) 
     return found
 
 
-def _together(plans: Sequence[Plan], world: World, sampler: Sampler, play: Play) -> list[Played]:
+def _together(plans: Sequence[Plan], world: World, sampler: Speaker, play: Play) -> list[Played]:
     session = sampler.session()
     lockstep = Lockstep(session.generate, range(len(plans)))
     found: dict[int, Played] = {}
@@ -72,9 +71,7 @@ def _together(plans: Sequence[Plan], world: World, sampler: Sampler, play: Play)
 
     def one(key: int, plan: Plan) -> None:
         try:
-            policy = TrainedPolicy(
-                "trained", sampler.speech, lockstep.ask, sampler.window, key, plan.seed
-            )
+            policy = policy_of(sampler, lockstep.ask, key, plan.seed)
             found[key] = played(policy, plan, world, play, sampler.speech)
         except BaseException as error:  # a bug, told in the thread that waits
             faults.append(error)
@@ -91,8 +88,12 @@ def _together(plans: Sequence[Plan], world: World, sampler: Sampler, play: Play)
     return [found[key] for key in range(len(plans))]
 
 
-def played(policy: Policy, plan: Plan, world: World, play: Play, speech: Speech) -> Played:
-    """One episode of any policy that records its tokens. One whose environment dies is marked as infrastructure's."""
+def played(
+    policy: Policy, plan: Plan, world: World, play: Play, speech: Speech | None = None
+) -> Played:
+    """One episode of any policy that records its tokens. One whose environment dies is marked as infrastructure's.
+
+    speech: whose grammar says what each id was drawn from; None where that is the whole vocabulary."""
     heard = _Recorded(policy)
     try:
         chance = random.Random(f"world/{plan.seed}")
@@ -138,7 +139,7 @@ def played_of(
     plan: Plan,
     tools: Any,
     play: Play,
-    speech: Speech,
+    speech: Speech | None,
 ) -> Played:
     """What an episode came to, as the trainer has it."""
     samples = tuple(with_choices(speech, *made) for made in samples_of(tokens))
@@ -168,9 +169,11 @@ def best_speed(verdicts: Any) -> float:
 
 
 def with_choices(
-    speech: Speech, ids: Sequence[int], spoken: Sequence[bool], logprobs: Sequence[float]
+    speech: Speech | None, ids: Sequence[int], spoken: Sequence[bool], logprobs: Sequence[float]
 ) -> Sample:
-    """A sample with what each id was drawn from, which follows from the ids before it."""
+    """A sample with what each id was drawn from, which follows from the ids before it where there is a grammar."""
+    if speech is None:
+        return Sample(tuple(ids), tuple(spoken), tuple(logprobs))
     grammar, allowed = speech.grammar(), []
     for id, chosen in zip(ids, spoken, strict=True):
         if chosen:

@@ -1,6 +1,6 @@
 """Checkpoints: all that a stage needs to go on, in a folder that is there whole or not at all.
 
-    step-000010/actor/     the policy's own folder (see `policies.trained.weights`)
+    step-000010/actor/     the policy's own folder (see `policies.trained.weights`; of adapters, peft's format)
     step-000010/critic.safetensors, optimizer-actor.safetensors, optimizer-critic.safetensors
     step-000010/state.json the stage, the step, the reward curve's place, and what the run was configured as
 
@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +20,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from cuda_agent_backend.agent.policies.trained import weights
-from cuda_agent_backend.agent.policies.trained.speech import Speech
-from trainer.policy.model import critic_of
+from trainer.stages.learner import Learner, Unusable
 
 STATE, KEPT = "state.json", 2
 """Checkpoints of a stage that stay."""
-
-
-@dataclass
-class Learner:
-    """What learns: models, their optimizers, and the words that the actor speaks."""
-
-    actor: Any
-    critic: Any
-    speech: Speech
-    actor_optimizer: torch.optim.Optimizer
-    critic_optimizer: torch.optim.Optimizer
-
-
-class Unusable(Exception):
-    """A checkpoint cannot be read: which, why, and what to do."""
 
 
 def steps_in(folder: Path) -> list[int]:
@@ -62,7 +44,7 @@ def save(
     path, new = path_of(folder, step), folder / f"step-{step:06d}.new"
     shutil.rmtree(new, ignore_errors=True)
     try:
-        weights.save(learner.actor, learner.speech, dict(state), new / "actor")
+        learner.kind.save(learner.actor, dict(state), new / "actor")
         _write(learner.critic.state_dict(), new / "critic.safetensors")
         _write(_tensors(learner.actor_optimizer), new / "optimizer-actor.safetensors")
         _write(_tensors(learner.critic_optimizer), new / "optimizer-critic.safetensors")
@@ -97,18 +79,7 @@ def load(learner: Learner, path: Path) -> dict[str, Any]:
 
 def load_actor(learner: Learner, folder: Path) -> None:
     """Have the actor be as a policy's folder has it. Raises `Unusable`."""
-    found = weights.load(folder)
-    if isinstance(found, weights.Unusable):
-        raise Unusable(found.reason)
-    if found.speech.words.words != learner.speech.words.words:
-        raise Unusable(f"the policy in {folder} has another tokenizer than this run")
-    try:
-        learner.actor.load_state_dict(found.model.state_dict())
-    except RuntimeError as error:
-        first = str(error).partition("\n")[0]
-        raise Unusable(
-            f"the policy in {folder} is of another size than this run: {first}"
-        ) from error
+    learner.kind.load(learner.actor, folder)
 
 
 def load_critic(learner: Learner, path: Path) -> None:
@@ -121,7 +92,7 @@ def load_critic(learner: Learner, path: Path) -> None:
 
 def begin_critic(learner: Learner) -> None:
     """Have the critic begin with the actor's body and a score of zero."""
-    learner.critic.load_state_dict(critic_of(learner.actor).state_dict())
+    learner.critic.load_state_dict(learner.kind.new_critic(learner.actor))
 
 
 def _tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

@@ -57,11 +57,14 @@ def run(args: argparse.Namespace) -> int:
     from trainer.ppo.ranks import Accelerated
     from trainer.rivals.registry import missing
     from trainer.rollout.world import WorldFailed
-    from trainer.stages import checkpoint, config, runner
+    from trainer.stages import config, runner
+    from trainer.stages.learner import Unusable
     from trainer.stages.worlds import world_of
 
     try:
         settings = config.read(args.config)
+        if settings.model.lora is not None and find_spec("peft") is None:
+            raise CommandError('peft: not installed: pip install "cuda_agent[train]"')
         if "eval" in settings.stages and (why := missing(list(settings.eval.rivals))):
             raise CommandError(why)
         wanted = settings.stages if args.command == "run" else (args.command,)
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     except (
         config.BadConfig,
         runner.RunFailed,
-        checkpoint.Unusable,
+        Unusable,
         WorldFailed,
     ) as error:
         raise CommandError(str(error)) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainer.health.alarms import Limits
-from trainer.policy.model import Size
+from trainer.policy.model import ModelSettings, Size
 from trainer.ppo.losses import Clip
 
 STAGES = ("pretrain", "warmup", "rft", "value", "agentic", "live", "eval")
@@ -49,7 +49,7 @@ class StageSettings:
     steps: updates. episodes: of one step, all processes together. attempts: at each of its tasks. judgements: budgets,
     of which each episode is told one. turns: of an episode at most. actor_rate, critic_rate: learning rates (0: not
     trained). rivals: of pretraining ("search", "chance"), whose episodes are read; of evaluation, those of the arena.
-    seeds: of evaluation. every: steps between checkpoints. ids: of one piece of a batch. bootstrap: see
+    seeds: of evaluation, 0 for no arena. every: steps between checkpoints. ids: of one piece of a batch. bootstrap: see
     `ppo.prepare.Estimates`. world: instead of the run's.
     """
 
@@ -92,7 +92,7 @@ class Config:
     seed: int = 0
     threads: int = 0
     stages: tuple[str, ...] = ("pretrain", "warmup", "rft", "value", "agentic", "eval")
-    model: Size = field(default_factory=Size)
+    model: ModelSettings = field(default_factory=ModelSettings)
     world: WorldSettings = field(default_factory=WorldSettings)
     alarms: Limits = field(default_factory=Limits)
     pretrain: StageSettings = field(default_factory=lambda: StageSettings(epochs=1, minibatches=4))
@@ -131,10 +131,37 @@ def read(path: Path) -> Config:
         raise BadConfig(f"{path}: stages are some of {', '.join(STAGES)}, in this order")
     for name in made.stages:
         _check(made.stage(name), f"{path}: [{name}]")
+    if why := _wrong_model(made.model):
+        raise BadConfig(f"{path}: [model] {why}")
+    if made.model.checkpoint and "pretrain" in made.stages and "chance" in made.pretrain.rivals:
+        raise BadConfig(
+            f'{path}: [pretrain] rivals has "chance", which speaks no pretrained model\'s words; give ["search"]'
+        )
     strangers = [name for name in made.pretrain.rivals if name not in RIVALS]
     if strangers or not made.pretrain.rivals:
         raise BadConfig(f"{path}: [pretrain] rivals are some of {', '.join(RIVALS)}")
     return made
+
+
+def _wrong_model(model: ModelSettings) -> str:
+    """What is wrong with a model's settings; "" if nothing is."""
+    own = [f.name for f in dataclasses.fields(Size) if f.name != "window"]
+    lora = model.lora
+    if not model.checkpoint:
+        return "lora needs a checkpoint: adapters are of a pretrained model" if lora else ""
+    given = [name for name in own if getattr(model, name) != getattr(Size(), name)]
+    if given:
+        return f"has a checkpoint, whose own size counts; leave out {', '.join(given)}"
+    if not 0 < model.message < model.window:
+        return f"message is {model.message}; it is above 0 and below window ({model.window})"
+    if lora is None:
+        whole = "without lora all weights are trained, and bfloat16 loses their small changes"
+        return (
+            "" if model.dtype == "float32" else f'{whole}; give [model.lora], or dtype = "float32"'
+        )
+    if lora.rank < 1 or lora.alpha <= 0 or not 0 <= lora.dropout < 1 or not lora.targets:
+        return "lora has a rank of at least 1, an alpha above 0, a dropout in [0, 1), and targets"
+    return ""
 
 
 def _check(stage: StageSettings, where: str) -> None:

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cuda_agent_backend.agent.policies.trained.policy import TrainedPolicy
-from cuda_agent_backend.agent.policies.trained.sampler import Sampler
-from cuda_agent_backend.agent.protocol import Stopped, ToolCall
+from cuda_agent_backend.agent.protocol import Policy, Stopped, ToolCall
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from trainer.arena.figures import Game, figures
 from trainer.arena.play import BUDGETS, Played, play
 from trainer.rivals.protocol import Play, View
 from trainer.rivals.registry import RIVALS
+from trainer.rollout.chat import Speaker, policy_of
 from trainer.rollout.world import Counted
 from trainer.world.replay_tools import ReplayTools
 from trainer.world.rows import Table
@@ -32,7 +31,7 @@ class TrainedRival:
 
     name = NAME
 
-    def __init__(self, sampler: Sampler, tables: Sequence[Table], budget: int) -> None:
+    def __init__(self, sampler: Speaker, tables: Sequence[Table], budget: int) -> None:
         self._sampler, self._budget = sampler, budget
         self._tables = {_names(table): table for table in tables}
 
@@ -43,12 +42,8 @@ class TrainedRival:
         """See `Rival`. seed: of the policy's draws, and of what its tools answer."""
         tools = Counted(ReplayTools.of(self._tables[view.names], seed), self._budget)
         session = self._sampler.session()
-        policy = TrainedPolicy(
-            NAME,
-            self._sampler.speech,
-            lambda request: session.generate([request])[0],
-            self._sampler.window,
-            seed=f"arena/{seed}",
+        policy = policy_of(
+            self._sampler, lambda request: session.generate([request])[0], 0, f"arena/{seed}"
         )
         judged: set[int] = set()
         for call in _calls(policy, tools):
@@ -58,7 +53,7 @@ class TrainedRival:
                 yield row
 
 
-def _calls(policy: TrainedPolicy, tools: Counted) -> Iterator[ToolCall]:
+def _calls(policy: Policy, tools: Counted) -> Iterator[ToolCall]:
     """The calls of an episode, each after it was answered."""
     messages = tools.first()
     for _ in range(TURNS):
@@ -77,16 +72,20 @@ def _calls(policy: TrainedPolicy, tools: Counted) -> Iterator[ToolCall]:
 
 def _row(call: ToolCall, view: View) -> int | None:
     """The row that a call has judged: of a candidate, or of a schedule that gave none."""
-    given = json.loads(call.arguments or "{}")
-    if call.name == "sketch":
-        return view.rows.get(Schedule.from_json(json.dumps(given["schedule"])))
-    if call.name in ("profile", "verify", "submit") and given.get("candidate") in view.names:
+    try:
+        given = json.loads(call.arguments or "{}")
+        if call.name == "sketch":
+            return view.rows.get(Schedule.from_json(json.dumps(given["schedule"])))
+    except (ValueError, KeyError, TypeError):  # what a model wrote need not be a call
+        return None
+    known = isinstance(given, dict) and given.get("candidate") in view.names
+    if known and call.name in ("profile", "verify", "submit"):
         return view.names.index(given["candidate"])
     return None
 
 
 def contest(
-    sampler: Sampler,
+    sampler: Speaker,
     train: Sequence[Table],
     test: Sequence[Table],
     rivals: Sequence[str],
@@ -108,7 +107,7 @@ def contest(
     return {name: figures(own) for name, own in games.items()}
 
 
-def _at_each_budget(sampler: Sampler, table: Table, seed: int) -> Played:
+def _at_each_budget(sampler: Speaker, table: Table, seed: int) -> Played:
     """An episode for each budget, as the policy is told which one it has; the largest says how it goes on."""
     found = {b: play(TrainedRival(sampler, [table], b), table, seed, b) for b in BUDGETS}
     return replace(found[BUDGETS[-1]], at={budget: one.at[budget] for budget, one in found.items()})

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
-from cuda_agent_backend.agent.policies.trained.sampler import Sampler
 from trainer.rollout.episodes import Plan, Play, Played, played, roll_out
 from trainer.rollout.table_world import TableWorld
 from trainer.stages.contest import contest
@@ -17,20 +16,20 @@ from trainer.stages.steps import Stage, means
 def evaluate(stage: Stage) -> dict[str, Any]:
     """Figures by policy and budget: mean reward, share of tasks with a promoted kernel, geometric mean of the speed-up
     of promoted kernels with 1 for tasks without, judgements asked for. On tables also the arena's figures,
-    beside rivals that learnt from the same ones."""
+    beside rivals that learnt from the same ones, unless ``seeds`` is 0."""
     settings, learner = stage.settings, stage.learner
-    sampler = Sampler(learner.actor, learner.speech, settings.temperature)
+    sampler = learner.kind.speaker(learner.actor, settings.temperature)
     play = Play(settings.turns)
     found: dict[str, Any] = {}
     for budget in settings.judgements:
         plans = _plans(stage, budget)
         ours = roll_out(plans, stage.world, sampler, play)
         theirs = [
-            played(SearchPolicy(judgements=budget), plan, stage.world, play, learner.speech)
-            for plan in plans
+            played(SearchPolicy(judgements=budget), plan, stage.world, play) for plan in plans
         ]
         found[str(budget)] = {"trained": summary(stage, ours), "search": summary(stage, theirs)}
-    if isinstance(world := stage.world, TableWorld) and stage.ranks.rank == 0:
+    arena = settings.seeds and stage.ranks.rank == 0
+    if isinstance(world := stage.world, TableWorld) and arena:
         train, test = world.tables(world.tasks), world.tables(world.test_tasks)
         found["arena"] = contest(sampler, train, test, settings.rivals, settings.seeds)
     return found

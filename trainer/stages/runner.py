@@ -18,18 +18,17 @@ from typing import Any
 
 import torch
 
-from cuda_agent_backend.agent.policies.trained import weights
-from cuda_agent_backend.agent.policies.trained.speech import Speech
 from trainer.health.alarms import Alarm, alarm_of
 from trainer.health.journal import Figures
-from trainer.policy.model import actor_of, config_of, critic_of
 from trainer.ppo.losses import NotANumber
 from trainer.ppo.ranks import Ranks
 from trainer.rollout.world import World
 from trainer.stages import checkpoint
-from trainer.stages.checkpoint import Learner
 from trainer.stages.config import STAGES, Config
 from trainer.stages.evaluate import evaluate
+from trainer.stages.learner import Kind, Learner
+from trainer.stages.pretrained import FromCheckpoint
+from trainer.stages.small import Small
 from trainer.stages.steps import STEPS, Stage, ready_to_learn
 
 DONE, COLLAPSED, CONFIG = "done.json", "collapsed.json", "config.json"
@@ -56,7 +55,7 @@ class Run:
 
 
 def run_stage(run: Run, name: str) -> Mapping[str, Any]:
-    """Do a stage, or what is left of it; what its end says. Raises `RunFailed`, `OSError`, `checkpoint.Unusable`."""
+    """Do a stage, or what is left of it; what its end says. Raises `RunFailed`, `OSError`, `Unusable`."""
     folder = run.folder / name
     with _alone(run):
         _same_config(run)
@@ -73,8 +72,7 @@ def _train(run: Run, name: str, folder: Path) -> Mapping[str, Any]:
     behaviour = None
     begin(run, name, learner)
     if name == "rft":
-        behaviour = actor_of(learner.actor.config, 0).to(run.ranks.device)
-        behaviour.load_state_dict(learner.actor.state_dict())
+        behaviour = learner.kind.copy(learner.actor)
     done = checkpoint.steps_in(folder)
     if done:
         checkpoint.load(learner, checkpoint.path_of(folder, done[-1]))
@@ -183,22 +181,20 @@ def export(learner: Learner, card: Mapping[str, Any], folder: Path) -> None:
     """Put the actor where ``--policy trained`` takes it, in one go."""
     new = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    weights.save(learner.actor, learner.speech, card, new)
+    learner.kind.save(learner.actor, card, new)
     shutil.rmtree(folder, ignore_errors=True)
     new.rename(folder)
 
 
 def new_learner(run: Run, name: str) -> Learner:
-    """Models made from nothing, and optimizers with the stage's rates."""
-    speech, settings, device = Speech(), run.config.stage(name), run.ranks.device
-    ids = speech.words.ids
-    size = config_of(run.config.model, len(ids), ids["<end>"], ids["<pad>"])
-    actor = actor_of(size, run.config.seed).to(device)
-    critic = critic_of(actor).to(device)
+    """Models as the configuration has them, and optimizers with the stage's rates. Raises `Unusable`."""
+    settings, device, wanted = run.config.stage(name), run.ranks.device, run.config.model
+    kind: Kind = FromCheckpoint(wanted, device) if wanted.checkpoint else Small(wanted)
+    actor, critic = kind.models(run.config.seed, device)
     return Learner(
         actor,
         critic,
-        speech,
+        kind,
         torch.optim.AdamW(actor.parameters(), lr=settings.actor_rate, weight_decay=0.0),
         torch.optim.AdamW(critic.parameters(), lr=settings.critic_rate, weight_decay=0.0),
     )

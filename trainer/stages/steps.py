@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
-from cuda_agent_backend.agent.policies.trained.sampler import Sampler
+from cuda_agent_backend.agent.policies.trained.speech import Speech
 from cuda_agent_backend.agent.protocol import Policy
 from trainer.ppo.batch import with_less_memory
 from trainer.ppo.episode import Sample
@@ -24,8 +24,8 @@ from trainer.rollout.demonstrations import chance_policy, demonstrations
 from trainer.rollout.episodes import Plan, Play, Played, roll_out
 from trainer.rollout.filters import filtered
 from trainer.rollout.world import World
-from trainer.stages.checkpoint import Learner
 from trainer.stages.config import Config, StageSettings
+from trainer.stages.learner import Learner
 
 Figures = dict[str, float]
 
@@ -73,7 +73,7 @@ class Stage:
     def roll_out(self, step: int, single: bool = False) -> list[Played]:
         """The episodes of a step, played."""
         model = self.learner.actor if self.behaviour is None else self.behaviour
-        sampler = Sampler(model, self.learner.speech, self.settings.temperature)
+        sampler = self.learner.kind.speaker(model, self.settings.temperature)
         play = Play(self.settings.turns, single, self.settings.reward)
         return roll_out(self.plans(step), self.world, sampler, play)
 
@@ -87,7 +87,7 @@ class Stage:
 
 def pretrain_step(stage: Stage, step: int) -> Figures:
     """Likelihood of what rivals said. Only their calls are learnt; what tools answered is read."""
-    settings, speech = stage.settings, stage.learner.speech
+    settings, speech = stage.settings, stage.learner.kind.speech
     plans = stage.plans(step)
     samples = []
     for number, rival in enumerate(settings.rivals):
@@ -100,8 +100,9 @@ def pretrain_step(stage: Stage, step: int) -> Figures:
 
 def rival_of(name: str, stage: Stage) -> Callable[[Plan], Policy]:
     """Makes a rival for an episode."""
-    if name == "chance":
-        return lambda plan: chance_policy(stage.learner.speech, plan.seed)
+    speech = stage.learner.kind.speech
+    if name == "chance" and isinstance(speech, Speech):
+        return lambda plan: chance_policy(speech, plan.seed)
     return lambda plan: SearchPolicy(judgements=plan.judgements)
 
 
