@@ -19,10 +19,11 @@ def test_what_a_test_leaves_changed_makes_it_fail(tmp_path: Path) -> None:
     file = tmp_path / "test_leaks.py"
     file.write_text(LEAKS)
     folder = Path(__file__).parent
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "conftest", "--rootdir", str(tmp_path), "-p",
          "no:cacheprovider", str(file)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(folder.parent)])},
+        env={**own, "PYTHONPATH": os.pathsep.join([str(folder), str(folder.parent)])},
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert "3 passed, 2 errors" in done.stdout, done.stdout + done.stderr
