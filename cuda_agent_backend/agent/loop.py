@@ -110,7 +110,7 @@ def run_episode(
     episode to go on with; ``tools`` must be new, and ``policy`` where it was (see `resume`). cancelled: asked before
     each step; what is under way is finished, and the record is left to be resumed.
     """
-    episode = _Episode(policy, tools, budget, progress, clock, record, past)
+    episode = Episode(policy, tools, budget, progress, clock, record, past)
     episode.say_first(first or first_messages(tools))
     while (end := episode.step()) is None:
         if cancelled():
@@ -133,8 +133,8 @@ def reward_of(verdicts: Mapping[str, Verdict], stop: Stop, turns: int) -> float 
     return None if verdicts or unknown else -1.0
 
 
-class _Episode:
-    """One episode: does one step after another, and records each before the next."""
+class Episode:
+    """One episode: does one step after another, and records each before the next. `run_episode` does them all."""
 
     def __init__(
         self,
@@ -225,6 +225,11 @@ class _Episode:
             turn = self.policy.act(self.conversation.messages, self.tools.schemas)
         except Exception as error:
             return self.end("bug", f"the policy failed: {type(error).__name__}: {error}")
+        return self.take(turn, before)
+
+    def take(self, turn: Turn | Stopped, before: float) -> Ended | None:
+        """Take in what a policy said that was asked when so much of the budget was used; how the episode ended, if it
+        did."""
         if isinstance(turn, Stopped):
             if turn.kind == "infrastructure":
                 self.started += self.used - before

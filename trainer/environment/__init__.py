@@ -1,0 +1,1 @@
+"""One environment for whoever trains: episodes in a world, driven from outside, in the shapes that others take."""
