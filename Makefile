@@ -5,6 +5,7 @@
 #   make test-slow   slow and stress tests        make test-gpu   tests that need a GPU
 #   make test-all    both kinds in one run, as CI has it
 #   make test-vllm   a whole episode with vLLM's server for CPUs, in an environment of its own
+#   make test-openenv  the environment's server, with the extra that it needs
 #   make check       format, lint, types, imports  make fmt        format and fix
 #   make docs        the site of docs/, into build/site; a link that leads nowhere is an error
 #   make conformance torch's operator database on forced kernels, into build/conformance
@@ -43,7 +44,7 @@ FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-gpu test-vllm check docs fmt bench conformance exploits fuzz clean train-tiny
+.PHONY: help setup demo test test-slow test-all test-gpu test-openenv test-vllm check docs fmt bench conformance exploits fuzz clean train-tiny
 .DELETE_ON_ERROR:
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -107,6 +108,11 @@ test-vllm: $(SETUP)
 	@$(VLLM)/bin/python -c 'import torchaudio, torchvision' 2>/dev/null || \
 	  $(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchvision
 	VLLM_PYTHON=$(abspath $(VLLM)/bin/python) $(PY) -m pytest tests/cuda_agent_backend/test_agent_served.py -k vllm
+
+# OpenEnv brings sixty packages for one file of tests, so it is no part of the setup.
+test-openenv: $(SETUP)
+	@$(PY) -c 'import openenv' 2>/dev/null || $(PIP) install --quiet --no-build-isolation --editable '.[openenv]'
+	$(PY) -m pytest tests/trainer/test_openenv_server.py
 
 check: $(SETUP)
 	$(PY) -m ruff format --check .

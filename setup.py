@@ -50,6 +50,7 @@ EXTRAS = {
         "transformers>=5.10,<6",
         "trl>=1.16,<2",
     ],
+    "openenv": ["openenv>=0.10,<0.11", "uvicorn>=0.24,<1"],
     "search": ["scikit-learn>=1.5,<2"],
     "scale": ["ray>=2.60,<3"],
     "fuzz": ["atheris>=2.3,<4; python_version < '3.14'"],
@@ -75,6 +76,7 @@ EXTRAS = {
         "setuptools>=77",
         "transformers[serving]>=5.10,<6",
         TRITON,
+        "trl>=1.16,<2",
     ],
 }
 

@@ -1,4 +1,4 @@
-"""The command ``cuda-agent-train``: makes sets of tasks, and trains policies.
+"""The command ``cuda-agent-train``: makes sets of tasks, trains policies, and serves their environment.
 
 Exit status: 0 done; 1 done, and fewer tasks than wanted came of it; 2 wrong arguments or input; 130 interrupted.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 from trainer.arena import command as arena
 from trainer.errors import CommandError
+from trainer.integrations import command as integrations
 from trainer.stages import command as stages
 from trainer.synthesis.compose.task import Composer, NotComposed, Wishes
 from trainer.synthesis.dataset.journal import OtherRun
@@ -92,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
     world.add_arguments(commands, _whole)
     arena.add_arguments(commands, _whole)
     stages.add_arguments(commands)
+    integrations.add_arguments(commands, _whole)
     return top
 
 
@@ -194,6 +196,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "tables": arena.tables,
     **dict.fromkeys(stages.HELP, stages.run),
     "plot": stages.plot,
+    "serve-env": integrations.serve,
 }
 
 

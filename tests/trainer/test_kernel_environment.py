@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from toy_world import ToyTools, ToyWorld
 from transformers.utils import get_json_schema
-from world_kit import measured
+from world_kit import FILE, measured
 
 from cuda_agent_backend.agent.loop import ENDED, NOT_RUN, Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
@@ -32,6 +33,8 @@ from trainer.environment.kernel_environment import KernelEnvironment
 from trainer.environment.session import Outcome, Session
 from trainer.rollout.table_world import TableWorld
 from trainer.rollout.world import Counted
+from trainer.stages.config import WorldSettings
+from trainer.stages.worlds import world_of
 
 TRAINERS = {"reset", "get_reward"}
 
@@ -297,3 +300,52 @@ def test_environments_side_by_side_on_one_world_do_not_disturb_each_other() -> N
     alone = [played(task) for task in tasks]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(played, tasks)) == alone
+
+
+def test_closing_waits_for_the_call_that_runs() -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    class Slow(HeldTools):
+        def run(self, calls: Sequence[ToolCall]) -> list[Message]:
+            running.set()
+            assert go_on.wait(60) and not self.shell.closed
+            return super().run(calls)
+
+    class SlowWorld(HeldWorld):
+        def tools(self, task: str, seed: int) -> HeldTools:
+            self.made.append(Slow(int(task), shell=Shell()))
+            return self.made[-1]
+
+    world = SlowWorld()
+    session = Session(world)
+    session.start("64")
+    with ThreadPoolExecutor(2) as pool:
+        answered = pool.submit(session.take, Turn("", (ToolCall.of("1", "look"),)))
+        assert running.wait(60)
+        closed = pool.submit(session.close)
+        go_on.set()
+        assert len(answered.result()) == 1
+        closed.result()
+    assert world.closed_shells == [True] and session.outcome is not None
+
+
+@pytest.mark.slow
+def test_it_stands_on_the_judge_as_on_tables() -> None:
+    """A kernel that is compiled, checked and judged on this processor; on a busy one a verdict may say nothing."""
+    world = world_of(WorldSettings("judge", paths=(str(FILE),), held_out=0.0, side_by_side=1))
+    try:
+        with KernelEnvironment(world) as environment:
+            environment.reset(world.tasks[0], judgements=1)
+            seen = answer(environment.look())
+            assert seen["ok"] and seen["eager_us"] > 0
+            made = answer(environment.sketch(seen["schedules"][0]))
+            assert made["ok"] and answer(environment.inspect(made["candidate"]))["ok"]
+            judged = answer(environment.submit(made["candidate"]))
+            reward = environment.get_reward()
+    finally:
+        world.close()
+    assert judged["status"] in ("wins", "too_slow", "noisy")
+    if judged["reward"] is None:
+        assert judged["status"] == "noisy" and math.isnan(reward)
+    else:
+        assert reward == judged["reward"] and reward in (1.0, 2.0, 3.0)

@@ -38,7 +38,7 @@ def _tool(spec: Spec) -> Callable[[Method[P]], Method[P]]:
         signature = inspect.signature(method)
 
         @wraps(method)
-        def checked(self: KernelEnvironment, *args: P.args, **arguments: P.kwargs) -> str:
+        def checked(self: KernelEnvironment, /, *args: P.args, **arguments: P.kwargs) -> str:
             try:
                 signature.bind(self, *args, **arguments)
             except TypeError:
@@ -72,7 +72,7 @@ class KernelEnvironment:
     def reset(
         self, task: str, seed: int | None = None, judgements: int | None = None, **row: Any
     ) -> str | None:
-        """Begin an episode, as a row of the data set has it; what follows the row's prompt. Further columns are ignored.
+        """Begin an episode, as a row of the data set has it; what follows the row's prompt. Other columns are ignored.
 
         task: a name that the world has. seed: of the noise in what a measured world answers. judgements: its budget.
         Raises ValueError for what cannot be played. A world that fails is an episode without a reward.

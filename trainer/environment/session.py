@@ -9,6 +9,7 @@ session.outcome.reward
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,7 @@ class Session:
     """One episode at a time. What an episode holds, such as a shell, is closed as it ends, however it ends.
 
     world: where it is played, which may serve many sessions. judgements: of an episode, unless it is told another
-    number. turns: of an episode, at most. Not for several threads at once; several sessions are.
+    number. turns: of an episode, at most. Threads that use one session wait for each other.
     """
 
     def __init__(self, world: World, judgements: int = JUDGEMENTS, turns: int = TURNS) -> None:
@@ -58,6 +59,7 @@ class Session:
         self.outcome: Outcome | None = None
         self._tools: Any = None
         self._episode: DrivenEpisode | None = None
+        self._lock = threading.RLock()
 
     @property
     def started(self) -> bool:
@@ -81,11 +83,15 @@ class Session:
         A world that fails ends the episode: its outcome and the one message say why. Raises ValueError for what
         cannot be played.
         """
-        self.close()
-        self.task, self.outcome, self._tools = self._known(task), None, None
+        with self._lock:
+            self.close()
+            return self._started(self._known(task), seed, judgements)
+
+    def _started(self, task: str, seed: int, judgements: int | None) -> list[Message]:
         most = self.judgements if judgements is None else judgements
         if most < 1:
             raise ValueError(f"an episode has {most} judgements; at least 1")
+        self.task, self.outcome, self._tools = task, None, None
         try:
             tools = self._tools = Counted(self.world.tools(task, seed), most)
             budget = Budget(most - 0.5, self.turns)  # a judgement is a second
@@ -108,6 +114,10 @@ class Session:
         """
         if not self.started:
             raise RuntimeError("no episode was begun: start one first")
+        with self._lock:
+            return self._taken(turn)
+
+    def _taken(self, turn: Turn | Stopped) -> list[Message]:
         if self._episode is None or self.outcome is not None:
             calls = turn.calls if isinstance(turn, Turn) else ()
             return [tool_message(call, failed(ENDED)) for call in calls]
@@ -127,8 +137,9 @@ class Session:
 
     def close(self) -> None:
         """End the episode, if one goes on, and give up what it holds. Done twice, it does nothing."""
-        if self.started and self.outcome is None:
-            self._end(Outcome("interrupted", "the episode was closed", None))
+        with self._lock:
+            if self.started and self.outcome is None:
+                self._end(Outcome("interrupted", "the episode was closed", None))
 
     def _known(self, task: str) -> str:
         names = [*self.world.tasks, *self.world.test_tasks]
