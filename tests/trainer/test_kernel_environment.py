@@ -172,6 +172,15 @@ def test_its_tools_answer_as_the_agents_do_and_the_reward_is_the_verdicts() -> N
     assert {-1.0, 3.0} <= set(rewards)
 
 
+def test_sketches_of_one_turn_count_their_own_seconds_only() -> None:
+    task = max(table_world().tasks, key=lambda id: len(table_world().tables([id])[0].proposals))
+    schedules = [json.loads(text) for text in table_world().tables([task])[0].proposals]
+    calls = [ToolCall.of(str(n), "sketch", schedule=one) for n, one in enumerate(schedules * 20)]
+    together, alone = (table_world().tools(task, 0) for _ in range(2))
+    assert len(schedules) > 1
+    assert together.run(calls) == [message for call in calls for message in alone.run([call])]
+
+
 def test_wrong_arguments_are_answered_as_the_protocol_does() -> None:
     environment: Any = KernelEnvironment(table_world())
     environment.reset(table_world().tasks[0])

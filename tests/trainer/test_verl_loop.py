@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,17 @@ pytestmark = pytest.mark.skipif(
     find_spec("verl") is None,
     reason="verl is not installed; it pins torch, and goes into an environment of its own",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> Iterator[None]:
+    """verl sets variables of the environment as it is imported."""
+    before = set(os.environ)
+    import trainer.integrations.verl_loop  # noqa: F401
+
+    yield
+    for name in set(os.environ) - before:
+        del os.environ[name]
 
 
 class Servers:

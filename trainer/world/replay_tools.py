@@ -134,9 +134,9 @@ class ReplayTools(Toolbox):
 
     @staticmethod
     def of(table: Table, seed: int = 0, neighbours: Sequence[Neighbour] = ()) -> ReplayTools:
-        """seed: of what each timing says."""
+        """seed: of what each timing says. One call after another: each counts its own seconds."""
         bench = cast(Any, TableBench(table, seed))
-        return ReplayTools(table.parsed, bench, neighbours=neighbours)
+        return ReplayTools(table.parsed, bench, neighbours=neighbours, compile_jobs=1)
 
     @property
     def table(self) -> Table:
