@@ -185,7 +185,7 @@ def with_memory(
 
     until: on the monotonic clock; waiting is added to it before `measure` is given it. A text says that there are not
     enough bytes, which may pass. memory: of the device, by default the GPU's for a graph on cuda. Raises what `measure`
-    raises, torch.OutOfMemoryError the second time.
+    raises, a lack of memory the second time.
     """
     import torch
 
@@ -196,6 +196,7 @@ def with_memory(
     from sandbox.memory.footprint import FRUGAL_BYTES, bytes_of, footprint, slice_bytes
     from sandbox.memory.leases import Leases
     from sandbox.timing.machine import release_memory
+    from sandbox.verdict import OUT_OF_MEMORY
 
     if memory is None and graph.target != "cuda":
         return measure(until)
@@ -214,7 +215,9 @@ def with_memory(
 
     try:
         return measure_with(size)
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:  # a kernel's operator says it in words, where torch has a type
+        if not (isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error))):
+            raise
         print(f"once more without other leases: {error}", file=sys.stderr)
     gc.collect()  # of the trial that failed
     release_memory(graph.target)

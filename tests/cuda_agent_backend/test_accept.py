@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor_config
 
-from cuda_agent_backend.acceptance import speed
+from cuda_agent_backend.acceptance import accuracy, speed
 from cuda_agent_backend.acceptance.accuracy import less_accurate
 from cuda_agent_backend.acceptance.digests import kernel_set_digest
 from cuda_agent_backend.acceptance.inputs import scale_weights, vary
@@ -389,6 +389,20 @@ def captured(folder: Path) -> tuple[Task, list[Canonical]]:
     assert isinstance(whole, Task)
     forms = [canonical(r.nodes, r.outputs, r.target) for r in partition(graph) if not r.reason]
     return whole, [form for form in forms if isinstance(form, Canonical)]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_bytes_that_differ_are_counted_some_at_a_time(
+    turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accuracy, "CHUNK", 7)
+    left = torch.randint(-3, 3, (10, 6), dtype=torch.int8)
+    right = left.t().contiguous().t() if turned else left.clone()
+    right[4, 5] += 1
+    right[9, 0] -= 1
+    assert accuracy._differing(left, right) == 2 / 60
+    assert accuracy._differing(left[:0], right[:0]) == 0.0
+    assert accuracy._differing(torch.tensor(3), torch.tensor(4)) == 1.0
 
 
 def test_a_whole_graph_replayed_falls_into_the_same_regions(tmp_path: Path) -> None:

@@ -128,20 +128,42 @@ def test_a_graph_is_measured_under_a_lease(tmp_path: Path) -> None:
     assert seen == ["acceptance"]
 
 
-def test_a_graph_that_ran_out_of_memory_is_measured_again_with_all_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "full",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB"),
+        RuntimeError("cuda_agent: CUDA out of memory: no 21474836480 bytes for a tensor"),
+    ],
+    ids=["torch", "operator"],
+)
+def test_a_graph_that_ran_out_of_memory_is_measured_again_with_all_of_it(
+    tmp_path: Path, full: RuntimeError
+) -> None:
     lock, seen = DeviceLock(tmp_path / "lock"), list[int]()
     device = Device(40 << 30)
 
     def measure(until: float) -> Acceptance:
         seen.extend(lease.bytes for lease in Leases(lock.path, device).known())
         if len(seen) == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+            raise full
         return Acceptance(())
 
     assert with_memory(graph(), lock, soon(), measure, device) == Acceptance(())
     assert seen[0] < 1 << 30 and seen[1] == 40 << 30
     with pytest.raises(torch.OutOfMemoryError):
         with_memory(graph(), lock, soon(), out_of_memory, device)
+
+
+def test_another_error_of_a_graph_is_not_tried_again(tmp_path: Path) -> None:
+    calls = list[float]()
+
+    def measure(until: float) -> Acceptance:
+        calls.append(until)
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        with_memory(graph(), DeviceLock(tmp_path / "lock"), soon(), measure, Device(40 << 30))
+    assert len(calls) == 1
 
 
 def out_of_memory(until: float) -> Acceptance:

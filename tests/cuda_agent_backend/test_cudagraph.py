@@ -208,6 +208,20 @@ def test_results_that_differ_by_rounding_are_alike_and_others_are_not() -> None:
     assert cudagraph._alike(whole, whole) and not cudagraph._alike(whole, whole + 1)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_large_results_are_compared_some_elements_at_a_time(
+    turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(6, 7).t() if turned else torch.randn(6, 7)
+    near, far = x * 1.001, x.clone()
+    far[-1, -1] += 100
+    wanted = [cudagraph._alike(other, x) for other in (near, far, x)]
+    monkeypatch.setattr(cudagraph, "CHUNK", 5)
+    assert [cudagraph._alike(other, x) for other in (near, far, x)] == wanted == [True, False, True]
+    number = torch.tensor(2.0)
+    assert cudagraph._alike(number, number) and not cudagraph._alike(number, number + 1)
+
+
 def test_while_another_graph_is_recorded_calls_are_as_they_are() -> None:
     x, w = torch.randn(3, 4), torch.randn(4, 4)
     replayed = CudaGraphCall(linear, (1,), HostRecording)

@@ -19,6 +19,7 @@ from launch_kit import ADD, buffers, cpu, spec
 from sandbox import launcher, operator_library
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing
+from sandbox.failures import passing_words
 from sandbox.launcher import native, ops
 from sandbox.launcher.program import LoadFailed, Program, encode, load_program, temporary_layout
 from sandbox.plan.alignment import INPUT_ALIGNMENT
@@ -253,6 +254,16 @@ def test_an_unknown_key_is_resolved_once(run: Run, binaries: Path) -> None:
     for _ in range(3):
         assert torch.equal(run(x, x), x + x)
     assert asked == [KEY]
+
+
+def test_memory_that_is_not_to_be_had_is_no_fault_of_the_kernel(run: Run, binaries: Path) -> None:
+    """Together more than a process has addresses for, so that no machine lends it."""
+    plan = cpu().plan
+    large = (Buffer(f"t{n}", "temporary", spec(1 << 40, dtype="int64")) for n in range(20))
+    bind(cpu(plan=replace(plan, buffers=(*plan.buffers, *large))), binaries)
+    with pytest.raises(RuntimeError) as raised:
+        run(torch.randn(4, 8), torch.randn(4, 8))
+    assert passing_words(str(raised.value)), raised.value
 
 
 @pytest.mark.parametrize("answer", [False, True, ZeroDivisionError()])

@@ -238,12 +238,42 @@ Device device_of(AtenTensorHandle tensor) {
   return device;
 }
 
+// Elements of memory from the first to the last of a tensor.
+int64_t extent(const Spec& spec) {
+  int64_t last = 0;
+  for (size_t d = 0; d < spec.sizes.size(); ++d) last += (spec.sizes[d] - 1) * spec.strides[d];
+  return last + 1;
+}
+
+// Whether an allocation failed for want of memory. Torch 2.11 keeps the reason to itself, so the driver is asked what it
+// has left, by which time torch has given back all that it kept. A fault of an earlier kernel comes up there, too, and
+// is no want of memory.
+bool lacks_memory(int64_t bytes, Device device) {
+  if (device.type == aoti_torch_device_type_cpu()) return true;
+  using Function = int (*)(size_t*, size_t*);
+  static const auto ask = [] {
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    return driver == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(driver, "cuMemGetInfo_v2"));
+  }();
+  constexpr size_t kGranule = size_t{32} << 20;  // what allocators round up to
+  size_t free = 0, total = 0;
+  return ask != nullptr && ask(&free, &total) == 0 && free < static_cast<size_t>(bytes) + kGranule;
+}
+
+// The words are those by which failures that say nothing of a kernel are known.
+void check_allocation(AOTITorchError status, int64_t bytes, Device device, const char* what) {
+  if (status == AOTI_TORCH_SUCCESS) return;
+  const std::string size = std::to_string(bytes) + " bytes for " + what;
+  if (!lacks_memory(bytes, device)) fail("allocating " + size + " failed");
+  fail((device.type == aoti_torch_device_type_cpu() ? "out of memory: no " : "CUDA out of memory: no ") + size);
+}
+
 void allocate(const Spec& spec, Device device, Tensor* out) {
   const auto dimensions = static_cast<int64_t>(spec.sizes.size());
-  check(
+  check_allocation(
       aoti_torch_empty_strided(
           dimensions, spec.sizes.data(), spec.strides.data(), spec.dtype, device.type, device.index, &out->handle),
-      "allocating a tensor");
+      extent(spec) * static_cast<int64_t>(aoti_torch_dtype_element_size(spec.dtype)), device, "a tensor");
 }
 
 std::string join(const int64_t* values, int64_t count) {
@@ -265,22 +295,15 @@ bool same_strides(const Spec& spec, const int64_t* strides) {
   return true;
 }
 
-// Elements of memory from the first to the last of a tensor.
-int64_t extent(const Spec& spec) {
-  int64_t last = 0;
-  for (size_t d = 0; d < spec.sizes.size(); ++d) last += (spec.sizes[d] - 1) * spec.strides[d];
-  return last + 1;
-}
-
 // The memory behind a tensor whose elements overlap, at an address that the allocator chooses.
 void copy_memory(const Spec& spec, Device device, const Tensor& from, Tensor* to) {
   const int64_t size = extent(spec), stride = 1;
   Tensor line;
   check(
       aoti_torch__reinterpret_tensor(from.handle, 1, &size, &stride, 0, &line.handle), "looking at an input's memory");
-  check(
+  check_allocation(
       aoti_torch_empty_strided(1, &size, &stride, spec.dtype, device.type, device.index, &to->handle),
-      "allocating a tensor");
+      size * static_cast<int64_t>(aoti_torch_dtype_element_size(spec.dtype)), device, "a copy of an input");
   check(aoti_torch_copy_(to->handle, line.handle, 1), "copying an input");
 }
 
@@ -345,9 +368,9 @@ Device common_device(const Tensor* inputs, size_t count) {
 
 void allocate_bytes(int64_t size, Device device, Tensor* block) {
   const int64_t stride = 1;
-  check(
+  check_allocation(
       aoti_torch_empty_strided(1, &size, &stride, aoti_torch_dtype_uint8(), device.type, device.index, &block->handle),
-      "allocating temporaries");
+      size, device, "temporaries");
 }
 
 // Memory for a call's temporaries. On the CPU one block outlives the calls, as large as any of them needed: the C
