@@ -20,6 +20,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sandbox.accuracy.nearby import DRAWS
+from sandbox.accuracy.perturb_inputs import flat_storage
 from sandbox.accuracy.pieces import ANY, Piece
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def is_finite(tensor: torch.Tensor) -> bool:
     """Whether all of its numbers are."""
     if not tensor.is_floating_point():
         return True
-    return all(bool(part.isfinite().all()) for part in tensor.reshape(-1).split(1 << 26))
+    line = flat_storage(tensor)  # in whatever order: no copy of a tensor that is only transposed
+    if tensor.numel() < line.numel():  # what lies between the elements is none of it
+        line = tensor.reshape(-1)
+    return all(bool(part.isfinite().all()) for part in line.split(1 << 26))
 
 
 def right_as(

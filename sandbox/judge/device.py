@@ -55,6 +55,11 @@ class Device:
         """Give up what this process keeps of the device's memory for later."""
         machine.release_memory(self.target)
 
+    @property
+    def ceilings_bytes(self) -> int:
+        """What measuring the ceilings takes of the device's memory; 0 where they are known."""
+        return machine.ceilings_bytes(self.target) if self._ceilings is None else 0
+
     def load_for_ceilings(self) -> None:
         """Load what measures the ceilings, in nobody's turn, unless they are known."""
         if self._ceilings is None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.inputs import Bounds, make_inputs, shares_memory
 from sandbox.accuracy.perturb_inputs import flat_storage, on_device, perturb
+from sandbox.memory.footprint import FRUGAL_BYTES, bytes_of
 from sandbox.task.specs import TensorSpec
+from sandbox.timing.machine import release_memory
 from sandbox.workers.shared_memory import Segment, layout
 
 if TYPE_CHECKING:
@@ -141,7 +143,10 @@ class InputSet:
         device = self._device()
         if source.recorded is not None and self.target == "cuda":
             return [on_device(tensor, device) for tensor in self._shared]
-        return make_inputs(self.specs, source.seed, source.distribution, self._bounds, device)
+        made = make_inputs(self.specs, source.seed, source.distribution, self._bounds, device)
+        if self.target == "cuda" and bytes_of(self.specs) >= FRUGAL_BYTES:
+            release_memory(self.target)  # what drawing took beside them, four times `STEP_BYTES`
+        return made
 
     def release(self) -> None:
         """Give up the device's memory; the values are drawn again when they are looked at. On cpu workers share it."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sandbox.compile.candidate import Compiled
 from sandbox.compile.disassembly import Inspection
-from sandbox.failures import Failure, NoMemory, Refused
+from sandbox.failures import Failed, Failure, NoMemory, Refused
 from sandbox.judge.builds import Builds
 from sandbox.judge.checks import check_trial
 from sandbox.judge.device import Device
@@ -128,7 +128,7 @@ class Judge:
         session = self.sessions.open(task)
         if not isinstance(session, Session) or task.target != "cuda":
             return None
-        needed, room = session.footprint().of("race"), self.device.leases.room()
+        needed, room = self._needed(session, "race"), self.device.leases.room()
         if needed <= room.total:
             return None
         timeouts = self.settings.timeouts
@@ -155,10 +155,10 @@ class Judge:
         phase: Phase,
         work: Callable[[], Found],
         temporaries: Sequence[TensorSpec] = (),
-    ) -> Found | NoMemory | Refused:
+    ) -> Found | NoMemory | Refused | Failed:
         """Do it with a lease on the device's memory, and give all of that back. Where memory runs out in spite of it,
         it is done once more while no other process has a lease. temporaries: a candidate's own."""
-        found = self._leased(session.footprint(temporaries).of(phase), phase, work)
+        found = self._leased(self._needed(session, phase, temporaries), phase, work)
         if isinstance(found, NoMemory) and not found.ever and temporaries:
             own = bytes_of(temporaries)
             if session.footprint().of(phase) <= found.total:
@@ -169,8 +169,19 @@ class Judge:
         again = self._leased(None, f"{phase}, again", work)
         return found if isinstance(again, NoMemory) else again
 
-    def _leased(self, size: int | None, phase: str, work: Callable[[], Found]) -> Found | NoMemory:
-        """size: None for all that there is."""
+    def _needed(
+        self, session: Session, phase: Phase, temporaries: Sequence[TensorSpec] = ()
+    ) -> int:
+        """Bytes of the device that a phase takes, the ceilings included where it has to measure them first."""
+        needed = session.footprint(temporaries).of(phase)
+        return needed if phase == "check" else max(needed, self.device.ceilings_bytes)
+
+    def _leased(
+        self, size: int | None, phase: str, work: Callable[[], Found]
+    ) -> Found | NoMemory | Failed:
+        """size: None for all that there is. Memory that runs out in this process is a value, as in a worker."""
+        import torch
+
         timeouts = self.settings.timeouts
         with self.device.leases.lease(size, phase, lambda: not timeouts.is_over()) as refused:
             timeouts.go_on()
@@ -178,6 +189,8 @@ class Judge:
                 return refused
             try:
                 return work()
+            except torch.OutOfMemoryError as error:
+                return Failed(phase, f"OutOfMemoryError: {error}")
             finally:
                 self.sessions.make_room()
 

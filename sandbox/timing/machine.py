@@ -156,6 +156,11 @@ def ceilings(target: str, dtype: str = "float32") -> Ceilings:
         release_memory(target)
 
 
+def ceilings_bytes(target: str) -> int:
+    """What `ceilings` holds of a GPU's memory at most: what it copies, twice, and three matrices; 0 on cpu."""
+    return 2 * GPU_COPY_BYTES + 3 * 4 * GPU_WIDTH**2 if target == "cuda" else 0
+
+
 def load_for_ceilings(target: str) -> None:
     """Do on cuda, with next to no data, what `ceilings` does: importing and compiling its kernel take seconds, which
     belong in nobody's turn on the device. What goes wrong here comes up again there."""

@@ -30,6 +30,7 @@ from sandbox.accuracy.perturb_inputs import on_device, perturb
 from sandbox.graph.build import build_graph
 from sandbox.isolation import confine
 from sandbox.isolation.mechanisms import Isolation
+from sandbox.memory.footprint import FRUGAL_BYTES, bytes_of
 from sandbox.task.specs import TensorSpec
 from sandbox.timing.machine import release_memory
 from sandbox.workers import inductor_store, protocol
@@ -185,11 +186,13 @@ class Worker:
         source = message["seed"], message["distribution"]
         known, done = self.drawn.get(number, (None, []))
         if known != source or perturbations[: len(done)] != done:
-            self.sets.pop(number, None)
-            self.sets[number] = make_inputs(
-                _specs(message["specs"]), *source, message["bounds"], self.target
-            )
+            specs, again = _specs(message["specs"]), self.sets.pop(number, None) is not None
+            self.sets[number] = make_inputs(specs, *source, message["bounds"], self.target)
             done = []
+            # What drawing took beside them. Not of a set that calls are timed on already: the next one would begin by
+            # taking memory for its outputs from the device.
+            if not again and bytes_of(specs) >= FRUGAL_BYTES:
+                release_memory(self.target)
         self.drawn.pop(number, None)  # what fails halfway is drawn anew
         for seed in perturbations[len(done) :]:
             perturb(self.sets[number], seed)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from sandbox.accuracy.finiteness import most
+from sandbox.accuracy.finiteness import is_finite, most
 from sandbox.accuracy.nearby import several
 from sandbox.accuracy.rule import Draw, compare_draws
 
@@ -261,3 +263,33 @@ def test_what_is_not_finite_nearby_is_left_out_and_the_rest_counts(place: int) -
     for tensor in clean:
         tensor[7] = 0.0
     assert allowed() < allowed(*spoilt) == pytest.approx(allowed(*clean), rel=1e-4)
+
+
+class _Copies(TorchDispatchMode):
+    """Notes the largest tensor that an operator makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.is_floating_point() and not func.is_view:
+            self.elements = max(self.elements, made.numel())
+        return made
+
+
+def test_a_large_tensor_that_is_only_transposed_is_looked_at_without_a_copy_of_it() -> None:
+    whole = torch.ones(8, 1 << 24, dtype=torch.float16)
+    with _Copies() as copies:
+        assert is_finite(whole.t()) and is_finite(whole)
+    assert copies.elements < whole.numel()
+    whole[7, -1] = torch.inf
+    assert not is_finite(whole.t())
+
+
+def test_what_lies_between_the_elements_is_not_looked_at() -> None:
+    whole = torch.ones(6, 6)
+    whole[:, 3] = torch.nan
+    assert is_finite(whole[:, :3]) and not is_finite(whole[:, 1:4])
+    assert is_finite(torch.ones(3, 1).expand(3, 5)) and is_finite(torch.ones(0, 3))

@@ -19,10 +19,11 @@ from judge_kit import (
     sized,
 )
 
+from sandbox.accuracy import inputs as drawing
 from sandbox.accuracy.perturb_inputs import CHUNK, _roll
 from sandbox.failures import Failed, NoMemory, Refused
 from sandbox.isolation.mechanisms import Isolation
-from sandbox.judge import Judge, checks
+from sandbox.judge import Judge, checks, input_sets
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.race import count_of_sets
 from sandbox.judge.rounds import Effort
@@ -33,7 +34,9 @@ from sandbox.memory.device import Room, Unlimited
 from sandbox.memory.footprint import FRUGAL_BYTES
 from sandbox.memory.leases import SPARE_BYTES, Leases
 from sandbox.task.specs import TensorSpec
+from sandbox.timing.machine import Ceilings, ceilings_bytes
 from sandbox.verdict import Correct, Wrong, lacks_memory
+from sandbox.workers import loop
 from sandbox.workers.guard_bands import COPIED, _Known
 from sandbox.workers.loop import Worker
 from sandbox.workers.supervisor import Trouble, WorkerProcess
@@ -196,6 +199,39 @@ def test_what_ran_out_of_memory_is_done_again_without_other_leases(
     ]  # beside others' turns, alone, and without other leases
 
 
+def test_memory_that_runs_out_in_the_judges_own_process_is_no_error(
+    judge: Judge, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[str]()
+
+    def check(session: Session, *more: Any) -> Checked:
+        (mine,) = leases.known()
+        seen.append(mine.what)
+        if mine.what == "check":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+        return check_candidate(session, *more)
+
+    monkeypatch.setattr(checks, "check_candidate", check)
+    assert isinstance(judge.verify(TASK, silu_candidate(TASK)), Correct)
+    assert seen == ["check", "check, again"] and leases.known() == []
+
+
+def test_what_measures_the_ceilings_counts_in_a_lease_until_they_are_known(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ceilings_bytes("cpu") == 0 and ceilings_bytes("cuda") > 4 << 30
+    session = judge.sessions.open(TASK)
+    assert isinstance(session, Session)
+    own = session.footprint().of("race")
+    assert judge._needed(session, "race") == own < ceilings_bytes("cuda")
+    monkeypatch.setattr(judge.device, "target", "cuda")
+    monkeypatch.setattr(judge.device, "_ceilings", None)
+    assert judge._needed(session, "race") == ceilings_bytes("cuda")
+    assert judge._needed(session, "check") == session.footprint().of("check")
+    monkeypatch.setattr(judge.device, "_ceilings", Ceilings(1.0, 1.0, 1.0, 1))
+    assert judge._needed(session, "race") == own
+
+
 def test_what_runs_out_of_memory_alone_too_is_a_failure_that_may_pass(
     judge: Judge, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +309,42 @@ def test_values_that_were_released_are_drawn_again_as_they_were(
     inputs.fill(Source("recorded 0", 0, recorded), [None])
     inputs.release()
     torch.testing.assert_close(inputs.tensors, recorded, rtol=0, atol=0)
+
+
+def released(monkeypatch: pytest.MonkeyPatch, draws: Any, gives_back: Any) -> list[str]:
+    """For which targets a module gives memory back, where one draws tensors without memory."""
+    found = list[str]()
+
+    def made(specs: Any, *_: Any) -> list[torch.Tensor]:
+        return [torch.empty(spec.shape, device="meta") for spec in specs]
+
+    monkeypatch.setattr(draws, "make_inputs", made)
+    monkeypatch.setattr(gives_back, "release_memory", found.append)
+    return found
+
+
+def test_what_drawing_a_large_set_took_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = released(monkeypatch, input_sets, input_sets)
+    for size, wanted in ((1 << 10, []), (FRUGAL_BYTES // 4, ["cuda"])):
+        inputs = InputSet(0, [TensorSpec("float32", (size,), (1,))], "cuda")
+        inputs.fill(Source("normal", 5), [None])
+        assert inputs.tensors[0].numel() == size and found == wanted
+
+
+def test_a_worker_gives_back_what_drawing_took_but_not_between_calls_that_are_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = released(monkeypatch, drawing, loop)
+    worker = Worker(-1, Isolation())
+    worker.target = "cuda"
+    message: dict[str, Any] = {"number": 0, "distribution": "normal", "bounds": [None]}
+    message |= {"specs": [["float32", [FRUGAL_BYTES // 4], [1]]], "perturbations": []}
+    for seed in (1, 1, 2):
+        assert worker.draw({**message, "seed": seed}, []) == {}
+    assert found == ["cuda"]
+    small = [["float32", [8], [1]]]
+    assert worker.draw({**message, "number": 1, "seed": 3, "specs": small}, []) == {}
+    assert found == ["cuda"]
 
 
 @pytest.mark.parametrize("count", [2, 1001, 2 * CHUNK // (1 << 14) + 3])
