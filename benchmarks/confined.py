@@ -29,6 +29,8 @@ Work = Callable[[Any, Path], Facts]
 BYTES = 8 << 30
 """Of memory, on cpu."""
 POLL_S = 0.5
+IN_EACH = ("torch._inductor.codecache",)
+"""What every process would import for itself, for `keep_headers`."""
 
 
 @dataclass
@@ -47,7 +49,7 @@ def preload(modules: Iterable[str]) -> None:
     """Import what all processes need, before they are forked. Raises ImportError."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ[ASK_NVML] = "1"  # importing torch must not wake the device
-    for name in modules:
+    for name in (*modules, *IN_EACH):
         __import__(name)
     with contextlib.suppress(ImportError):
         __import__("transformers")
@@ -69,13 +71,14 @@ def each(
 
     limit_s: seconds for one item. read: folders that it may read besides.
     """
-    __import__("torch._inductor.codecache")  # else each process imports it, for `keep_headers`
+    for module in IN_EACH:
+        __import__(module)
     waiting = iter(items)
     running: list[_Running] = []
     try:
         while True:
             while len(running) < jobs and (item := next(waiting, None)) is not None:
-                running.append(_started(item, work, target, limit_s, read))
+                running.append(_started(item, work, target, limit_s, read, running))
             if not running:
                 return
             ready, _, _ = select.select([one.answers for one in running], [], [], POLL_S)
@@ -93,8 +96,14 @@ def each(
 
 
 def _started(
-    item: tuple[str, Any], work: Work, target: str, limit_s: float, read: Sequence[Path]
+    item: tuple[str, Any],
+    work: Work,
+    target: str,
+    limit_s: float,
+    read: Sequence[Path],
+    others: Sequence[_Running],
 ) -> _Running:
+    """others: those that run. A process that kept their pipes open would keep them from being ended."""
     name, value = item
     folder = scratch.make("confined")
     folder.chmod(0o755)
@@ -113,8 +122,8 @@ def _started(
     answers, their_answers = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(life)
-        os.close(answers)
+        for descriptor in (life, answers, *(d for one in others for d in (one.life, one.answers))):
+            os.close(descriptor)
         inner = os.fork()
         if inner:
             os.close(their_answers)

@@ -88,8 +88,12 @@ def hide_command_line() -> None:
 def watch(child: int, life: int, status: int) -> NoReturn:
     """Wait for the child's end or for the judge's, then end the whole group and report the status.
 
-    Exit status: that of the child, or 128 + the number of the signal that ended it.
+    It leads a group of its own: a signal to that of the judge, as a terminal or a time limit sends, ends the judge, and
+    would end this before what it watches. Exit status: that of the child, or 128 + the number of the signal that ended
+    it.
     """
+    with contextlib.suppress(PermissionError):  # of a session's leader, as a worker's is
+        os.setpgid(0, 0)
     with contextlib.suppress(PermissionError, ProcessLookupError):
         os.setpgid(child, child)
     descriptor = os.pidfd_open(child)
