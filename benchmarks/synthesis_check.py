@@ -1,10 +1,12 @@
 """An independent look at a set of training tasks: rows drawn at random, for what no row may be.
 
-    python -m benchmarks.synthesis_check SET --draw 300 [--device cpu] [--jobs 2] [--seed 1]
+    python -m benchmarks.synthesis_check SET --draw 300 [--device cpu] [--jobs 2] [--seed 1] [--out DIR] [--limit S]
 
 It shares no code with the filters that made the set: graphs are recorded call by call (`synthesis_graph`), dependence
 is found in float64 (`synthesis_look`). Rows run confined. A drawn row is also compared with every row of the set that
-declares the same operators. It writes `synthesis.json`, and ends with 1 where it found something.
+declares the same operators. With ``--out`` answers are kept in ``DIR/check.jsonl``, so it goes on where it was cut.
+Rows that found the device's memory full are looked at once more, one at a time. It writes `synthesis.json`, and ends
+with 1 where it found something, with 2 where time was over.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import argparse
 import random
 import re
 import sys
+import tempfile
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,10 +24,12 @@ from typing import Any
 
 from benchmarks import confined, synthesis_results
 from benchmarks.synthesis_look import LIKE, MOVED, SAME_NUMBER
+from sandbox.verdict import OUT_OF_MEMORY
 
 Row = Mapping[str, Any]
 Facts = dict[str, Any]
 LIMIT_S = 240.0
+NAME = "check.jsonl"
 OTHER_NAMES = {"logsigmoid": "log_sigmoid"}
 """Functions that torch itself calls by another name."""
 CANCELLED = re.compile(r"(^|\.)(k|key|k_proj|key_proj|k_lin|linear_k|to_k|attn_k|wk)\.bias$")
@@ -135,22 +141,41 @@ def kind_of(row: Row) -> tuple[Any, ...]:
     return (*sorted(row["ops"]), row["dtype"], row["training"])
 
 
-def checked(rows: Sequence[Row], args: argparse.Namespace) -> Facts:
-    """Look at the rows; what was found, with the raw facts."""
-    confined.preload(("torch", "benchmarks.synthesis_look"))
+def lacked_memory(facts: Facts) -> bool:
+    """Whether a row failed for want of the device's memory, which others that were looked at had."""
+    return bool(OUT_OF_MEMORY.search(facts.get("failed", "")))
+
+
+def answered(
+    rows: Sequence[Row], numbers: Sequence[int], args: argparse.Namespace, path: Path
+) -> dict[str, Facts] | None:
+    """Facts of rows by their names; None where the time is up before all are there."""
     from benchmarks.synthesis_look import look
 
+    ends = time.monotonic() + args.limit
+    names = {f"{name_of(n)} {rows[n].get('id', '')} {args.device}": name_of(n) for n in numbers}
+    given = [{"code": rows[n]["code"], "device": args.device} for n in numbers]
+    items = list(zip(names, given, strict=True))
+    how = {"target": args.device, "limit_s": LIMIT_S}
+    found: dict[str, Facts] = {}
+    for jobs in dict.fromkeys((args.jobs, 1)):
+        for found in synthesis_results.asked(items, look, path, lacked_memory, jobs=jobs, **how):
+            print(f"{len(found)} of {len(items)}", flush=True)
+            if time.monotonic() > ends and len(found) < len(items):
+                return None
+    return {names[name]: facts for name, facts in found.items()}
+
+
+def checked(rows: Sequence[Row], args: argparse.Namespace) -> Facts | None:
+    """Look at the rows; what was found, with the raw facts. None where the time is up."""
+    confined.preload(("torch", "benchmarks.synthesis_look"))
     drawn, others = to_look_at(rows, args.draw, args.seed)
-    items = [
-        (name_of(number), {"code": rows[number]["code"], "device": args.device})
-        for number in (*drawn, *others)
-    ]
-    facts: dict[str, Facts] = {}
-    for name, found in confined.each(
-        items, look, jobs=args.jobs, target=args.device, limit_s=LIMIT_S
-    ):
-        facts[name] = found
-        print(f"{len(facts)} of {len(items)}: {name} {found.get('failed', '')}", flush=True)
+    with tempfile.TemporaryDirectory() as own:
+        folder = args.out or Path(own)
+        folder.mkdir(parents=True, exist_ok=True)
+        facts = answered(rows, (*drawn, *others), args, folder / NAME)
+    if facts is None:
+        return None
     names = [name_of(number) for number in drawn]
     wrong: dict[str, dict[str, str]] = twins(rows, facts, names)
     for number, name in zip(drawn, names, strict=True):
@@ -189,8 +214,15 @@ def main() -> int:
     parser = arguments()
     parser.add_argument("--draw", type=int, default=300, help="rows to look at")
     parser.add_argument("--seed", type=int, default=1, help="of the draw")
+    parser.add_argument("--out", type=Path, help="the folder of what was answered")
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="stop after so many seconds"
+    )
     args = parser.parse_args()
     sample = checked(synthesis_results.rows_of(args.set), args)
+    if sample is None:
+        print("time is up; run it again to go on")
+        return 2
     synthesis_results.write(args.folder, f"check {args.set.stem}", sample)
     for name, found in sample["wrong"].items():
         print(f"{name}: {found}")

@@ -42,6 +42,7 @@ def look(row: dict[str, Any], folder: Path) -> dict[str, Any]:
         "draws": _draws(model, inputs, device),
         **_held(results),
     }
+    del found, results  # all that the run has made
     model, inputs = _longer(program, model, inputs, device)
     return {**facts, **_dependence(program, model, inputs, device)}
 

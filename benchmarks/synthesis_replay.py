@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import re
 import sys
 import time
@@ -27,6 +26,7 @@ from typing import Any
 from benchmarks import confined, synthesis_results
 from benchmarks.store import ROOT
 from benchmarks.synthesis_check import arguments, name_of
+from benchmarks.synthesis_results import asked
 
 Facts = dict[str, Any]
 LIMIT_S = 300.0
@@ -225,28 +225,13 @@ def counted(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Facts]) -> 
     }
 
 
-def kept(path: Path) -> dict[str, Facts]:
-    """Answers that are there, without a line that a kill cut off."""
-    found: dict[str, Facts] = {}
-    for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
-        try:
-            name, facts = json.loads(line) if line.endswith(b"\n") else (None, None)
-        except ValueError:
-            continue
-        if name is not None:
-            found[name] = facts
-    return found
-
-
 def answered(
     rows: Sequence[Mapping[str, Any]], args: argparse.Namespace, path: Path
 ) -> Iterator[dict[str, Facts]]:
     """All answers so far, after each one. Those of an earlier run with the same rows are not asked again."""
-    ids = [f"{name_of(number)} {row.get('id', '')}" for number, row in enumerate(rows)]
-    answers = {name: facts for name, facts in kept(path).items() if name in set(ids)}
     items = [
         (
-            name,
+            f"{name_of(n)} {row.get('id', '')}",
             {
                 "code": row["code"],
                 "device": args.device,
@@ -254,25 +239,17 @@ def answered(
                 "forced": n < args.forced,
             },
         )
-        for n, (name, row) in enumerate(zip(ids, rows, strict=True))
-        if name not in answers
+        for n, row in enumerate(rows)
     ]
-    whole = bool(path.is_file()) and path.read_bytes()[-1:] != b"\n"
-    with path.open("ab") as file:
-        file.write(b"\n" if whole else b"")
-        for name, facts in confined.each(
-            items,
-            replay,
-            jobs=args.jobs,
-            target=args.device,
-            limit_s=LIMIT_S,
-            read=(ROOT,) if args.forced else OWN,
-        ):
-            answers[name] = facts
-            file.write(json.dumps([name, facts]).encode() + b"\n")
-            file.flush()
-            yield answers
-    yield answers
+    yield from asked(
+        items,
+        replay,
+        path,
+        jobs=args.jobs,
+        target=args.device,
+        limit_s=LIMIT_S,
+        read=(ROOT,) if args.forced else OWN,
+    )
 
 
 def main() -> int:

@@ -1,16 +1,20 @@
-"""``synthesis.json``: what was found of each set of training tasks, by whom it was looked at."""
+"""``synthesis.json``: what was found of each set of training tasks, by whom it was looked at.
+
+Rows are asked one by one, and each answer is kept at once: a run that was cut goes on with the others.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import confined
 from benchmarks.store import FOLDER, Facts, Results, commit, machine
 
-__all__ = ["FOLDER", "rows_of", "set_facts", "summarise", "write"]
+__all__ = ["FOLDER", "asked", "kept", "rows_of", "set_facts", "summarise", "write"]
 NAME = "synthesis"
 
 
@@ -19,6 +23,42 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     found: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return found
+
+
+def asked(
+    items: Sequence[tuple[str, Any]],
+    work: confined.Work,
+    path: Path,
+    again: Callable[[Facts], bool] = lambda facts: False,
+    **how: Any,
+) -> Iterator[dict[str, Facts]]:
+    """All answers so far, after each one. What the file holds of an earlier run is not asked again, unless `again` says
+    so of its facts. how: of `confined.each`."""
+    names = {name for name, _ in items}
+    answers = {n: facts for n, facts in kept(path).items() if n in names and not again(facts)}
+    cut = path.is_file() and path.read_bytes()[-1:] != b"\n"
+    missing = [item for item in items if item[0] not in answers]
+    with path.open("ab") as file:
+        file.write(b"\n" if cut else b"")
+        for name, facts in confined.each(missing, work, **how):
+            answers[name] = facts
+            file.write(json.dumps([name, facts]).encode() + b"\n")
+            file.flush()
+            yield answers
+    yield answers
+
+
+def kept(path: Path) -> dict[str, Facts]:
+    """Answers that are there, the last of each, without a line that a kill cut off."""
+    found: dict[str, Facts] = {}
+    for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
+        try:
+            name, facts = json.loads(line) if line.endswith(b"\n") else (None, None)
+        except ValueError:
+            continue
+        if name is not None:
+            found[name] = facts
     return found
 
 

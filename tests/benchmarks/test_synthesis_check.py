@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import confined, synthesis_check, synthesis_results
+from benchmarks.store import ROOT
 from benchmarks.synthesis_check import (
     KINDS,
     by_law,
@@ -145,6 +151,48 @@ def test_rows_that_may_be_alike_are_looked_at_with_those_drawn() -> None:
         ]
 
 
+def arguments(**other: Any) -> argparse.Namespace:
+    given = {"draw": 4, "seed": 1, "jobs": 1, "device": "cpu", "out": None, "limit": float("inf")}
+    return argparse.Namespace(**{**given, **other})
+
+
+def test_a_check_that_was_cut_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row(id="a"), row(PLANTED["constant"], id="b"), row(PLANTED["stochastic"], id="c")]
+    rows = [{**one, "families": ["linear"], "device_name": "cpu"} for one in rows]
+    assert synthesis_check.checked(rows, arguments(out=tmp_path, limit=0.0)) is None
+    (first,) = synthesis_results.kept(tmp_path / synthesis_check.NAME)
+    asked = list[str]()
+    each = confined.each
+
+    def noted(items: Any, *more: Any, **how: Any) -> Any:
+        asked.extend(name for name, _ in items)
+        return each(items, *more, **how)
+
+    monkeypatch.setattr(confined, "each", noted)
+    sample = synthesis_check.checked(rows, arguments(out=tmp_path))
+    assert sample is not None and len(asked) == 2 and first not in asked
+    assert sample["found"]["constant"] == sample["found"]["stochastic"] == 1
+
+
+def test_a_row_that_found_no_memory_beside_others_is_looked_at_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[str, int]]()
+
+    def each(items: Any, work: Any, *, jobs: int, **how: Any) -> Any:
+        for name, _ in items:
+            asked.append((name, jobs))
+            full = jobs > 1 and name.startswith("row 1")
+            why = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+            yield name, {"failed": why} if full else {"fine": True}
+
+    monkeypatch.setattr(confined, "each", each)
+    path = tmp_path / synthesis_check.NAME
+    found = synthesis_check.answered([row(), row()], (0, 1), arguments(jobs=4), path)
+    assert found == {"row 0": {"fine": True}, "row 1": {"fine": True}}
+    assert asked == [("row 0  cpu", 4), ("row 1  cpu", 4), ("row 1  cpu", 1)]
+
+
 def test_rows_run_confined_and_the_result_file_says_what_was_found(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("of the user")
@@ -158,8 +206,9 @@ def test_rows_run_confined_and_the_result_file_says_what_was_found(tmp_path: Pat
         {**one, "id": str(n), "families": ["linear"], "device_name": "cpu"}
         for n, one in enumerate(rows)
     ]
-    args = argparse.Namespace(draw=4, seed=1, jobs=2, device="cpu")
+    args = arguments(jobs=2)
     sample = synthesis_check.checked(rows, args)
+    assert sample is not None
     found = {name: set(what) - {"id"} for name, what in sample["wrong"].items()}
     from sandbox.isolation.confine import offered
 
@@ -173,13 +222,38 @@ def test_rows_run_confined_and_the_result_file_says_what_was_found(tmp_path: Pat
     assert said["summary"]["some"]["found"]["unused operator"] == 1
 
 
+def sleeps(value: float, folder: Path) -> dict[str, Any]:
+    time.sleep(value)
+    return {"slept": value}
+
+
 def test_what_takes_too_long_is_ended() -> None:
-    import time
-
-    def sleeps(value: float, folder: Path) -> dict[str, Any]:
-        time.sleep(value)
-        return {"slept": value}
-
     items = [("short", 0.0), ("long", 600.0)]
     found = dict(confined.each(items, sleeps, jobs=2, target="cpu", limit_s=3.0))
     assert found["short"]["slept"] == 0.0 and "not done" in found["long"]["failed"]
+
+
+def test_several_that_take_too_long_are_all_ended() -> None:
+    """One that was begun later and does not end either must not keep the first from its end."""
+    items = [(f"long {n}", 600.0) for n in range(3)]
+    found = dict(confined.each(items, sleeps, jobs=3, target="cpu", limit_s=3.0))
+    assert len(found) == 3 and all("not done" in facts["failed"] for facts in found.values())
+
+
+def test_what_is_looked_at_ends_with_the_group_of_who_looks() -> None:
+    """As when `timeout` ends a run: all that still have the output open are gone at its end."""
+    code = (
+        "import os, time; from benchmarks import confined; out = os.dup(1)\n"
+        "def work(value, folder):\n    os.write(out, b'begun\\n'); time.sleep(900)\n"
+        "list(confined.each([('one', 1)], work, jobs=1, target='cpu', limit_s=800))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.stdout.read() == b"" and process.wait(60) == -signal.SIGTERM
+    process.stdout.close()

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks import synthesis_replay, synthesis_results
-from benchmarks.synthesis_replay import OWN, answered, counted, is_wrong, kept, reason_of, replay
+from benchmarks.synthesis_replay import OWN, answered, counted, is_wrong, reason_of, replay
+from benchmarks.synthesis_results import kept
 
 CODE = """import torch
 from torch import nn
