@@ -124,7 +124,20 @@ def _devices(target: str) -> list[dict[str, str]]:
         return [{"CUDA_VISIBLE_DEVICES": ""}]
     import torch
 
-    return [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(torch.cuda.device_count())]
+    return [
+        {"CUDA_VISIBLE_DEVICES": name}
+        for name in visible(os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count())
+    ]
+
+
+def visible(said: str | None, count: int) -> list[str]:
+    """The names of so many GPUs: those by which this process was told of them, where it was. said: by
+    CUDA_VISIBLE_DEVICES. Raises SystemExit without any."""
+    if not count:
+        raise SystemExit("torch sees no CUDA device; --target cpu needs none")
+    if said is None:
+        return [str(number) for number in range(count)]
+    return [name.strip() for name in said.split(",")][:count]
 
 
 def _lasting(facts: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import commands
 from benchmarks.store import Facts
 from benchmarks.whole_models.cells import DEFAULT
 
@@ -278,7 +279,7 @@ def main() -> int:
     """Serve one request."""
     request = Request.from_text(Path(sys.argv[1]).read_text(encoding="utf-8"))
     with own_stdout() as say:
-        serve(request, iter(sys.stdin), say)
+        serve(request, commands(), say)
     return 0
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from benchmarks.conformance import table
+from benchmarks.conformance.__main__ import visible
 from benchmarks.conformance.case_run import Row, run_case
 from benchmarks.conformance.cases import ROUNDS, Case, Cell, batches_of, cases_of, ordered, part
 from benchmarks.conformance.compare import (
@@ -146,6 +147,22 @@ def test_a_case_that_does_not_end_is_stopped_and_named() -> None:
         "sleeps|forced|0": "hangs",
         "runs|forced|1": "covered",
     }
+
+
+def test_workers_get_the_gpus_that_the_run_was_given() -> None:
+    assert visible(None, 2) == ["0", "1"]
+    assert visible("3, 5", 2) == ["3", "5"]
+    assert visible("GPU-8a1f,GPU-77c0", 1) == ["GPU-8a1f"]
+    with pytest.raises(SystemExit, match="no CUDA device"):
+        visible("", 0)
+
+
+def test_a_worker_has_loaded_the_database_before_its_first_case() -> None:
+    code = "from benchmarks.conformance.worker import wake; import sys; wake('cpu'); "
+    code += "from benchmarks.conformance.database import operators as all; "
+    code += "print(all.cache_info().currsize)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1"]
 
 
 def test_a_run_ends_cleanly_at_its_limit() -> None:

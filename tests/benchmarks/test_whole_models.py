@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from benchmarks.whole_models.reference import FIRST, exact
 from benchmarks.whole_models.registry import SUBJECTS
 from benchmarks.whole_models.subject import Subject, WithLoss, build, for_reference
 from cuda_agent_backend.bench.sizes import LiveStorages
@@ -119,3 +123,28 @@ def test_the_real_size_has_its_parameters_and_runs_on_tensors_without_memory(
     assert many == pytest.approx(PARAMETERS[subject.name], rel=0.03)
     assert out.numel() > 0
     assert counted.peak < MOST_BYTES
+
+
+class Full(nn.Sequential):
+    """Two layers, of which memory lasts for one in float64, at first."""
+
+    tries = 0
+
+    def double(self) -> Any:
+        self.tries += 1
+        self[0].double()
+        if self.tries == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+        return super().double()
+
+
+def test_a_model_that_was_half_widened_when_memory_ran_out_is_held_against_its_first_sample() -> (
+    None
+):
+    torch.manual_seed(0)
+    model, inputs = Full(nn.Linear(3, 4), nn.Linear(4, 2)), torch.randn(5, 3)
+    wanted = model(inputs).detach()
+    work: Any = SimpleNamespace(model=model, inputs=(inputs,), samples=True, training=False)
+    how, (found,) = exact(work)
+    assert how == FIRST and found.dtype == torch.float64 and found.shape == (1, 2)
+    torch.testing.assert_close(found, wanted[:1].double(), rtol=1e-5, atol=1e-6)
