@@ -44,6 +44,15 @@ def test_what_is_wrong_with_the_arguments_is_said_in_one_line(
     assert "is no folder" in capsys.readouterr().err
 
 
+def test_tables_that_could_not_be_written_are_not_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    words = ["measure", str(tmp_path / "none"), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert command.main(words) == command.USAGE
+    assert "pyarrow is not installed" in capsys.readouterr().err
+
+
 def test_an_interruption_keeps_what_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -209,3 +209,13 @@ def test_when_the_time_is_up_no_further_table_is_begun(judge: Judge, tmp_path: P
     regions = [Region(f"{n}", row_norm(n, 96).to_json()) for n in (16, 32)]
     progress = Run(settings, judge, Here.of("cpu")).measure(regions)
     assert progress.tables == 1 and [t.source for t in read([tmp_path])] == ["16"]
+
+
+def test_when_the_time_is_up_no_region_is_passed_over_for_a_further_one(
+    judge: Judge, tmp_path: Path
+) -> None:
+    effort = SurveyEffort(rounds=2, close=(), leaders=0, again=0)
+    settings = MeasureSettings(tmp_path, "cpu", "x86", 2, 2, limit_s=0.0, effort=effort)
+    regions = [Region(f"bad {n}", "{}") for n in range(3)] + [Region("16", TASK.to_json())]
+    progress = Run(settings, judge, Here.of("cpu")).measure(regions)
+    assert progress.tables == 0 and progress.skipped == {"not a task": 1}

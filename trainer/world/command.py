@@ -49,8 +49,12 @@ def _part(text: str) -> tuple[int, int]:
 
 def measure(args: argparse.Namespace) -> int:
     """Run it; the exit status."""
+    from importlib.util import find_spec
+
     from trainer.world.sources import NoTasks, part_of, sources
 
+    if find_spec("pyarrow") is None:  # the first table would say so, after minutes
+        raise CommandError('pyarrow is not installed: pip install "cuda_agent[train]"')
     found = sources(args.tasks)
     if isinstance(found, NoTasks):
         raise CommandError(found.reason)

@@ -128,7 +128,7 @@ class Run:
                 regions = (
                     finder.find(found) if settings.target == "cuda" else _one_by_one(finder, found)
                 )
-                for prepared in self._prepared(r for rs in regions for r in rs):
+                for prepared in self._prepared((r for rs in regions for r in rs), end):
                     table = self._table(prepared)
                     if isinstance(table, Table):
                         write([table], part(settings.out, table.id))
@@ -144,8 +144,9 @@ class Run:
             self._compilers.shutdown(cancel_futures=True)
         return self.progress
 
-    def _prepared(self, regions: Iterator[Region]) -> Iterator[Prepared]:
-        """Regions, compiled; on cuda some ahead of the one that is timed."""
+    def _prepared(self, regions: Iterator[Region], end: float) -> Iterator[Prepared]:
+        """Regions, compiled; on cuda some ahead of the one that is timed. end: by `time.monotonic`; after it none is
+        passed over for a further one."""
         ahead = AHEAD if self.settings.target == "cuda" else 0
         waiting: list[Future[Prepared | None]] = []
         for region in regions:
@@ -154,6 +155,8 @@ class Run:
                 made = waiting.pop(0).result()
                 if made is not None:
                     yield made
+                elif time.monotonic() > end:
+                    return
         for future in waiting:
             made = future.result()
             if made is not None:
