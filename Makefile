@@ -121,7 +121,7 @@ check: $(SETUP)
 	$(PY) -c 'import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())'
 
 docs: $(SETUP)
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 fmt: $(SETUP)
 	$(PY) -m ruff format .
