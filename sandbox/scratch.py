@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.file_locks import lock_at_once
 from sandbox.isolation import trees
 
 OWNER = "owner"
@@ -101,7 +102,7 @@ def _made(place: Path) -> _Home:
     try:
         lock = os.open(unnamed / OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with suppress(OSError):  # some file systems have no locks: the process's id decides there
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_at_once(lock, fcntl.LOCK_EX)
         said = {"pid": os.getpid(), "start": start_of(os.getpid()), "since": time.time()}
         os.write(lock, json.dumps(said).encode())
         unnamed.rename(path)
@@ -126,12 +127,9 @@ def _remove_if_dead(path: Path) -> bool:
     try:
         if path.name.startswith(".") and not _is_old(path):
             return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
+        with suppress(OSError):  # as in `_made`
+            if not lock_at_once(lock, fcntl.LOCK_EX):
+                return False
         return not _is_running(os.pread(lock, 4096, 0)) and _removed(path)
     finally:
         os.close(lock)

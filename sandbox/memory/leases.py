@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.failures import NoMemory
+from sandbox.file_locks import lock_at_once
 from sandbox.memory.device import DeviceMemory, Room
 
 POLL_S = 0.05
@@ -125,7 +126,7 @@ class Leases:
         with (self.folder / "next").open("ab") as line:
             first = False
             while True:
-                first = first or _at_once(line.fileno(), fcntl.LOCK_EX)
+                first = first or lock_at_once(line.fileno(), fcntl.LOCK_EX)
                 if first:
                     left, others = self._take(stack, size, what)
                     if left is None:
@@ -174,7 +175,7 @@ class Leases:
         found = []
         for path in self.folder.glob("*.lease"):
             with suppress(FileNotFoundError), path.open("rb") as file:  # it may end at any time
-                if _at_once(file.fileno(), fcntl.LOCK_EX):
+                if lock_at_once(file.fileno(), fcntl.LOCK_EX):
                     path.unlink()
                     continue
                 value = _get(file.fileno())
@@ -201,14 +202,6 @@ def _lease(value: dict[str, Any]) -> Lease:
         int(value.get("process", 0)),
         float(value.get("since", 0)),
     )
-
-
-def _at_once(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

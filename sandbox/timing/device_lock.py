@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
+from sandbox.file_locks import lock_at_once
+
 
 class DeviceLock:
     """A file that processes lock for their turn; without a path every turn begins at once.
@@ -89,22 +91,13 @@ class DeviceLock:
 def _joins(gate: int, device: int) -> bool:
     """Wait for who leads those that want to share the device, and share it. False where none does: then this one leads,
     and holds the gate until it has the device."""
-    while not _at_once(gate, fcntl.LOCK_EX):
+    while not lock_at_once(gate, fcntl.LOCK_EX):
         fcntl.flock(gate, fcntl.LOCK_SH)
-        shared = _at_once(device, fcntl.LOCK_SH)
+        shared = lock_at_once(device, fcntl.LOCK_SH)
         fcntl.flock(gate, fcntl.LOCK_UN)
         if shared:
             return True
     return False
-
-
-def _at_once(descriptor: int, kind: int) -> bool:
-    """Lock it if that needs no waiting."""
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

@@ -131,7 +131,7 @@ def test_who_waits_to_share_the_device_is_let_in_by_the_first_who_does(
     """Alone, shared, alone, shared, shared, in the order in which they came: the shared ones go in together."""
     path, seen = tmp_path / "lock", list[str]()
     inside = threading.Barrier(3)  # none of the three leaves before all are in
-    led, at_once = list[int](), devicelock._at_once
+    led, at_once = list[int](), devicelock.lock_at_once
 
     def watched(descriptor: int, kind: int) -> bool:
         found = at_once(descriptor, kind)
@@ -144,7 +144,7 @@ def test_who_waits_to_share_the_device_is_let_in_by_the_first_who_does(
             inside.wait(30)
             seen.append("shared")
 
-    monkeypatch.setattr(devicelock, "_at_once", watched)
+    monkeypatch.setattr(devicelock, "lock_at_once", watched)
     with DeviceLock(path).turn():
         threads = [threading.Thread(target=shares, daemon=True)]
         threads[0].start()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from sandbox.file_locks import lock_at_once
 from trainer.health.alarms import Alarm, alarm_of
 from trainer.health.journal import Figures
 from trainer.ppo.losses import NotANumber
@@ -256,12 +257,10 @@ def _alone(run: Run) -> Iterator[None]:
         yield
         return
     with (run.folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_at_once(file.fileno(), fcntl.LOCK_EX):
             raise RunFailed(
                 f"another run works in {run.folder}; wait for it, or give another --out"
-            ) from None
+            )
         yield
 
 

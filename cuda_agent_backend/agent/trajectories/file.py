@@ -33,6 +33,7 @@ from cuda_agent_backend.agent.trajectories.events import (
     Trajectory,
     Unreadable,
 )
+from sandbox.file_locks import lock_at_once
 
 MAX_BYTES = 1 << 31
 
@@ -116,9 +117,7 @@ class Recorder:
     def reopen(path: Path) -> tuple[Recorder, Trajectory] | Unreadable | InUse:
         """Go on with a file: its torn end is cut off. A damaged file is left as it is. May raise `OSError`."""
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_at_once(descriptor, fcntl.LOCK_EX):
             os.close(descriptor)
             return InUse(f"{path.name} is being written")
         found = read(path)
