@@ -185,6 +185,11 @@ def test_a_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     assert {".cuh", ".h", ".cpp", ".md", ".pyi", ".typed", ".so"} <= kinds
 
 
+def end_of(done: subprocess.CompletedProcess[str]) -> str:
+    """How a command ended and the last of what it printed, which says why."""
+    return f"exit status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
 @pytest.mark.slow(250)
 def test_an_installation_outside_the_checkout_runs(wheel: Path, tmp_path: Path) -> None:
     """Without anything of the checkout `doctor` finds what it needs, and `demo` runs from what the wheel holds."""
@@ -206,13 +211,16 @@ def test_an_installation_outside_the_checkout_runs(wheel: Path, tmp_path: Path) 
 
     where = [str(place / "bin" / "python"), "-c", "import sandbox; print(sandbox.__file__)"]
     said = subprocess.run(where, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert said.stdout.startswith(packages), said
+    assert said.stdout.startswith(packages), end_of(said)
     doctor = command("doctor", "--quick")
-    assert doctor.returncode == 0, doctor
+    assert doctor.returncode == 0, end_of(doctor)
     demo = command("demo", "--budget", "5", "--json", "demo.json")
-    found = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
-    assert [model["name"] for model in found["models"]] == list(MODELS), demo
-    assert all(model["accurate"] for model in found["models"]), demo
+    written = tmp_path / "demo.json"
+    # 1 with a result: times, which a busy machine may spoil; 1 without one: an exception; 2: what went wrong in words
+    assert demo.returncode in (0, 1) and written.exists(), end_of(demo)
+    found = json.loads(written.read_text(encoding="utf-8"))
+    assert [model["name"] for model in found["models"]] == list(MODELS), end_of(demo)
+    assert all(model["accurate"] for model in found["models"]), end_of(demo)
 
 
 def test_the_changelog_knows_the_version() -> None:
