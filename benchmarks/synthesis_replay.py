@@ -273,9 +273,9 @@ def main() -> int:
         )
     )
     if args.forced and args.device == "cpu":
-        from trainer.synthesis.probe.server import find_vectors
+        from sandbox.workers.vector_checks import find_instructions
 
-        find_vectors()
+        find_instructions()
     ends = time.monotonic() + args.limit
     answers: dict[str, Facts] = {}
     for answers in answered(rows, args, args.out / NAME):

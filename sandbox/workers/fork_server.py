@@ -17,18 +17,17 @@ import contextlib
 import ctypes
 import gc
 import os
-import platform
 import signal
 import socket
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from sandbox.isolation import trees
+from sandbox.workers import vector_checks
 from sandbox.workers.inductor_store import CACHE
 from sandbox.workers.worker import BYTECODE, begin, places
 
@@ -86,29 +85,19 @@ def check_instructions(cache: str) -> None:
     """Have torch find out which vector instructions processor and compiler know, which takes it some seconds: the
     workers that are forked from now on know it, and so does who else uses this cache of Inductor's. Done once.
 
+    Where that fails each worker finds it out for itself, and it is tried again before the next one.
+
     It compiles in a folder of its own: the one for temporary files is a worker's.
     """
-    from torch._inductor import cpu_vec_isa
-
-    if cpu_vec_isa.valid_vec_isa_list.cache_info().currsize:
+    if vector_checks.known():
         return
     try:
         with _compiling(cache):
-            with contextlib.suppress(Exception):  # it comes up in the next line
-                _check_side_by_side(cpu_vec_isa)
-            cpu_vec_isa.valid_vec_isa_list()
+            why = vector_checks.find_instructions()
+        if why:
+            print(f"the vector instructions could not be found out: {why}", file=sys.stderr)
     except Exception:
-        traceback.print_exc()  # each worker finds it out for itself
-
-
-def _check_side_by_side(torchs: Any) -> None:
-    """Compile what torch checks one after the other, each of which it remembers. torchs: its module."""
-    if platform.machine() != "x86_64":
-        return  # there is one only
-    flags = torchs.x86_isa_checker()
-    known = [isa for isa in torchs.supported_vec_isa_list if {*str(isa).split()} <= {*flags}]
-    with ThreadPoolExecutor(max_workers=len(known) or 1) as threads:
-        list(threads.map(bool, known))
+        traceback.print_exc()
 
 
 @contextlib.contextmanager

@@ -12,12 +12,12 @@ import gc
 import json
 import os
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sandbox.timing.device_lock import DeviceLock
 from sandbox.workers.fork_server import ASK_NVML
+from sandbox.workers.vector_checks import find_instructions
 from sandbox.workers.worker import BYTECODE
 from trainer.synthesis.probe.process import TIME, ParentGone, TaskProcess
 from trainer.synthesis.probe.request import ProbeRequest
@@ -81,7 +81,7 @@ class Server:
             self.end()
         if self._process is None:
             if request.target == "cpu":
-                find_vectors()
+                find_instructions()  # once, here
             self._process = TaskProcess(request, self._lock, self._closed)
         facts = self._process.look(request)
         if request.alone or "failed" in facts:
@@ -93,14 +93,6 @@ class Server:
         process, self._process = self._process, None
         if process is not None:
             process.end()
-
-
-@cache
-def find_vectors() -> None:
-    """Have Inductor compile and run its programs that say what the processor can do: once, here."""
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-    pick_vec_isa()
 
 
 if __name__ == "__main__":
