@@ -17,7 +17,7 @@ from trainer.ppo.batch import with_less_memory
 from trainer.ppo.episode import Episode
 from trainer.ppo.prepare import Estimates, prepare
 from trainer.ppo.ranks import Alone
-from trainer.ppo.update import Rules, update_actor, update_critic
+from trainer.ppo.update import Learning, Rules, update_actor, update_critic
 from trainer.rollout.episodes import with_choices
 
 TURNS = 150
@@ -57,8 +57,12 @@ def main(length: int) -> None:
     ready = prepare([Episode((sample,), 3.0, "answered")], actor, critic, Estimates(), Alone())
     optimizers: list[Any] = [torch.optim.AdamW(m.parameters(), lr=1e-4) for m in (actor, critic)]
     rules = Rules(epochs=1, minibatches=1)
-    update_actor(actor, optimizers[0], ready.steps, rules, Alone(), random.Random(0))
-    update_critic(critic, optimizers[1], ready.steps, rules, Alone(), random.Random(0))
+    learning = [
+        Learning(model, optimizer, rules, Alone(), random.Random(0))
+        for model, optimizer in zip((actor, critic), optimizers, strict=True)
+    ]
+    update_actor(learning[0], ready.steps)
+    update_critic(learning[1], ready.steps)
     told = {
         "ids": len(said),
         "actions": sum(spoken),

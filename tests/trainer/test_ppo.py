@@ -29,6 +29,7 @@ from trainer.ppo.losses import (
 from trainer.ppo.prepare import Estimates, outcome_of, prepare
 from trainer.ppo.ranks import Alone, share
 from trainer.ppo.update import (
+    Learning,
     Rules,
     update_actor,
     update_critic,
@@ -259,6 +260,11 @@ def test_text_of_tools_never_enters_a_loss() -> None:
     assert gradient[only_heard].abs().max() == 0 and gradient[sorted(said)].abs().max() > 0
 
 
+def learning(model: Any, optimizer: torch.optim.Optimizer, rules: Rules | None = None) -> Learning:
+    """Alone, in an order that is always the same."""
+    return Learning(model, optimizer, rules or Rules(), Alone(), random.Random(0))
+
+
 def test_a_batch_in_pieces_has_the_gradients_of_the_whole() -> None:
     samples = [sample(n, 1 + n % 4) for n in range(7)]
     gradients = []
@@ -266,7 +272,7 @@ def test_a_batch_in_pieces_has_the_gradients_of_the_whole() -> None:
         actor = tiny(1)
         optimizer = torch.optim.SGD(actor.parameters(), lr=0.0)
         rules = Rules(epochs=1, minibatches=1, ids=ids, gradient_norm=1e9)
-        update_likelihood(actor, optimizer, samples, rules, Alone(), random.Random(0))
+        update_likelihood(learning(actor, optimizer, rules), samples)
         gradients.append(torch.cat([p.grad.reshape(-1) for p in actor.parameters()]))
     assert torch.allclose(*gradients, atol=1e-6)
 
@@ -285,7 +291,7 @@ def test_an_update_makes_what_was_good_likelier_and_what_was_bad_less_likely() -
     episodes = episodes_of(actor, [3.0, -1.0, 3.0, -1.0])
     ready = prepare(episodes, actor, None, Estimates(), Alone())
     optimizer = torch.optim.Adam(actor.parameters(), lr=1e-3)
-    figures = update_actor(actor, optimizer, ready.steps, Rules(), Alone(), random.Random(0))
+    figures = update_actor(learning(actor, optimizer), ready.steps)
     after = prepare(episodes, actor, None, Estimates(), Alone())
     moved = [float((b.old - a.old).sum()) for a, b in zip(ready.steps, after.steps, strict=True)]
     assert moved[0] > 0 > moved[1] and moved[2] > 0 > moved[3]
@@ -300,7 +306,7 @@ def test_a_critic_begins_at_zero_and_learns_what_episodes_come_to() -> None:
     assert all(float(step.values.abs().max()) == 0.0 for step in ready.steps)
     optimizer = torch.optim.Adam(critic.parameters(), lr=3e-3)
     rules = Rules(epochs=60, minibatches=1, clip=Clip(value=0.0))
-    update_critic(critic, optimizer, ready.steps, rules, Alone(), random.Random(0))
+    update_critic(learning(critic, optimizer, rules), ready.steps)
     after = prepare(episodes, actor, critic, Estimates(), Alone())
     assert after.figures["explained_variance"] > 0.9 > 0.0 == ready.figures["explained_variance"]
 
@@ -312,7 +318,7 @@ def test_a_loss_that_is_not_a_number_changes_nothing() -> None:
     before = {name: value.clone() for name, value in actor.state_dict().items()}
     optimizer = torch.optim.Adam(actor.parameters(), lr=1e-2)
     with pytest.raises(NotANumber, match="the loss is nan"):
-        update_actor(actor, optimizer, broken, Rules(), Alone(), random.Random(0))
+        update_actor(learning(actor, optimizer), broken)
     assert all(torch.equal(before[name], value) for name, value in actor.state_dict().items())
 
 

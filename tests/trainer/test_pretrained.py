@@ -31,7 +31,7 @@ from trainer.policy.model import ModelSettings
 from trainer.policy.standard import Broken, load
 from trainer.ppo.prepare import Estimates, prepare
 from trainer.ppo.ranks import Alone
-from trainer.ppo.update import Rules, update_actor, update_critic
+from trainer.ppo.update import Learning, Rules, update_actor, update_critic
 from trainer.rollout.chat import ChatSampler, ChatVoice
 from trainer.rollout.demonstrations import demonstrations
 from trainer.rollout.episodes import Plan, Play, roll_out
@@ -269,12 +269,12 @@ def test_actor_critic_and_behaviour_learn_apart_on_one_body(folder: Path, dtype:
     for model in (actor, critic):
         model.gradient_checkpointing_enable({"use_reentrant": False})
     for _ in range(2):  # the body's part of the critic learns once its score is not 0
-        update_critic(critic, optimizer, ready.steps, rules, Alone(), chance)
+        update_critic(Learning(critic, optimizer, rules, Alone(), chance), ready.steps)
     assert all(torch.equal(t, before[n]) for n, t in actor.state_dict().items())
     assert any(t.abs().max() > 0 for n, t in critic.state_dict().items() if "lora_B" in n)
     kept = {n: t.clone() for n, t in critic.state_dict().items()}
     optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-2)
-    update_actor(actor, optimizer, ready.steps, rules, Alone(), chance)
+    update_actor(Learning(actor, optimizer, rules, Alone(), chance), ready.steps)
     assert all(torch.equal(t, kept[n]) for n, t in critic.state_dict().items())
     assert all(torch.equal(t, before[n]) for n, t in behaviour.state_dict().items())
     assert not all(torch.equal(t, before[n]) for n, t in actor.state_dict().items())

@@ -14,7 +14,7 @@ from test_ppo import episodes_of, sample, tiny
 from trainer.policy.lora import ACTOR, Adapted, Lora, Shared
 from trainer.ppo.prepare import Estimates, prepare
 from trainer.ppo.ranks import Accelerated, Ranks, share
-from trainer.ppo.update import Rules, update_actor
+from trainer.ppo.update import Learning, Rules, update_actor
 
 REWARDS = [3.0, -1.0, 1.0, 2.0, -1.0]
 
@@ -30,7 +30,7 @@ def updated(ranks: Ranks, adapters: bool = False) -> Mapping[str, torch.Tensor]:
     ready = prepare(share(longer, ranks), actor, None, Estimates(), ranks)
     optimizer = torch.optim.SGD(actor.parameters(), lr=0.1)
     rules = Rules(epochs=1, minibatches=1, gradient_norm=1e9)
-    update_actor(actor, optimizer, ready.steps, rules, ranks, random.Random(0))
+    update_actor(Learning(actor, optimizer, rules, ranks, random.Random(0)), ready.steps)
     made: Mapping[str, torch.Tensor] = actor.state_dict()
     return made
 

@@ -37,22 +37,30 @@ class Rules:
     clip: Clip = field(default_factory=Clip)
 
 
+@dataclass(frozen=True)
+class Learning:
+    """What an update works with: a model and its optimizer, what holds for both, and who else learns.
+
+    chance: of the order in which steps are seen; an update draws from it.
+    """
+
+    model: Any
+    optimizer: torch.optim.Optimizer
+    rules: Rules
+    ranks: Ranks
+    chance: random.Random
+
+
 Loss = Callable[[Batch, list[Step], float], tuple[Tensor, dict[str, Tensor]]]
 """The loss of a piece, over the total of action tokens, and sums for reports."""
 
 
-def update_actor(
-    actor: Any,
-    optimizer: torch.optim.Optimizer,
-    steps: Sequence[Step],
-    rules: Rules,
-    ranks: Ranks,
-    chance: random.Random,
-) -> dict[str, float]:
+def update_actor(actor: Learning, steps: Sequence[Step]) -> dict[str, float]:
     """PPO on the actor. Figures: loss, clipped share, mean ratio, kl, entropy, gradient norm."""
+    rules = actor.rules
 
     def loss(batch: Batch, part: list[Step], total: float) -> tuple[Tensor, dict[str, Tensor]]:
-        new, entropy = action_logprobs(actor, batch, rules.temperature)
+        new, entropy = action_logprobs(actor.model, batch, rules.temperature)
         old = torch.cat([s.old for s in part]).to(new.device)
         advantages = torch.cat([s.advantages for s in part]).to(new.device)
         found, told = policy_loss(new, old, advantages, rules.clip, total)
@@ -65,74 +73,53 @@ def update_actor(
         }
         return found - bonus, sums
 
-    return _update(actor, optimizer, steps, rules, ranks, chance, loss)
+    return _update(actor, steps, loss)
 
 
-def update_critic(
-    critic: Any,
-    optimizer: torch.optim.Optimizer,
-    steps: Sequence[Step],
-    rules: Rules,
-    ranks: Ranks,
-    chance: random.Random,
-) -> dict[str, float]:
+def update_critic(critic: Learning, steps: Sequence[Step]) -> dict[str, float]:
     """The critic's regression on the returns. Figures: loss, clipped share, gradient norm."""
 
     def loss(batch: Batch, part: list[Step], total: float) -> tuple[Tensor, dict[str, Tensor]]:
-        new, _ = action_values(critic, batch)
+        new, _ = action_values(critic.model, batch)
         old = torch.cat([s.values for s in part]).to(new.device)
         wanted = torch.cat([s.returns for s in part]).to(new.device)
-        found, clipped = value_loss(new, old, wanted, rules.clip.value, total)
+        found, clipped = value_loss(new, old, wanted, critic.rules.clip.value, total)
         return found, {"clipped": clipped}
 
-    return _update(critic, optimizer, steps, rules, ranks, chance, loss)
+    return _update(critic, steps, loss)
 
 
-def update_likelihood(
-    actor: Any,
-    optimizer: torch.optim.Optimizer,
-    samples: Sequence[Sample],
-    rules: Rules,
-    ranks: Ranks,
-    chance: random.Random,
-) -> dict[str, float]:
+def update_likelihood(actor: Learning, samples: Sequence[Sample]) -> dict[str, float]:
     """Likelihood of action tokens. Figures: loss (mean of a token, in nats), entropy, gradient norm."""
 
     def loss(batch: Batch, part: list[Step], total: float) -> tuple[Tensor, dict[str, Tensor]]:
-        new, entropy = action_logprobs(actor, batch)
+        new, entropy = action_logprobs(actor.model, batch)
         return likelihood_loss(new, total), {"entropy": entropy.sum()}
 
     nothing = torch.zeros(0)
     steps = [Step(sample, nothing, nothing, nothing, nothing) for sample in samples]
-    return _update(actor, optimizer, steps, rules, ranks, chance, loss)
+    return _update(actor, steps, loss)
 
 
-def _update(
-    model: Any,
-    optimizer: torch.optim.Optimizer,
-    steps: Sequence[Step],
-    rules: Rules,
-    ranks: Ranks,
-    chance: random.Random,
-    loss: Loss,
-) -> dict[str, float]:
-    model.train()
+def _update(learning: Learning, steps: Sequence[Step], loss: Loss) -> dict[str, float]:
+    rules = learning.rules
+    learning.model.train()
     sums: dict[str, float] = {}
     tokens = norm = 0.0
     for _ in range(rules.epochs):
         order = list(steps)
-        chance.shuffle(order)
+        learning.chance.shuffle(order)
         for number in range(rules.minibatches):
             part = order[number :: rules.minibatches]
-            total = _total(part, ranks)
+            total = _total(part, learning.ranks)
             if not total:
                 continue
-            found = _gradients(model, part, rules, ranks, loss, total)
-            norm = max(norm, _step(model, optimizer, rules, ranks, found["loss"]))
+            found = _gradients(learning, part, loss, total)
+            norm = max(norm, _step(learning, found["loss"]))
             tokens += total
             for name, value in found.items():
                 sums[name] = sums.get(name, 0.0) + value
-    model.eval()
+    learning.model.eval()
     figures = {name: value / max(1.0, tokens) for name, value in sums.items()}
     return {**figures, "gradient_norm": norm}
 
@@ -144,13 +131,14 @@ def _total(steps: Sequence[Step], ranks: Ranks) -> float:
 
 
 def _gradients(
-    model: Any, steps: Sequence[Step], rules: Rules, ranks: Ranks, loss: Loss, total: float
+    learning: Learning, steps: Sequence[Step], loss: Loss, total: float
 ) -> dict[str, float]:
     """Leave in the model a minibatch's gradients, summed over its pieces and all processes; the sums over tokens."""
+    model, ranks = learning.model, learning.ranks
     model.zero_grad(set_to_none=True)
     names: dict[str, float] = {}
     samples = [s.sample for s in steps]
-    for group in grouped(samples, rules.ids):
+    for group in grouped(samples, learning.rules.ids):
         part = [steps[n] for n in group]
         found, sums = loss(batch_of([samples[n] for n in group], ranks.device), part, total)
         found.backward()
@@ -162,12 +150,11 @@ def _gradients(
     return {key: sum(one.get(key, 0.0) for one in every) for key in keys}
 
 
-def _step(
-    model: Any, optimizer: torch.optim.Optimizer, rules: Rules, ranks: Ranks, loss: float
-) -> float:
+def _step(learning: Learning, loss: float) -> float:
     """Have the optimizer take a step; the gradients' norm. Raises `NotANumber` before anything changes."""
-    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), rules.gradient_norm))
+    parameters, most = learning.model.parameters(), learning.rules.gradient_norm
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, most))
     if not (torch.isfinite(torch.tensor([norm, loss]))).all():
         raise NotANumber(f"the loss is {loss:.3g} and the gradients' norm {norm:.3g}")
-    optimizer.step()
+    learning.optimizer.step()
     return norm

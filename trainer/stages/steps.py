@@ -19,7 +19,7 @@ from trainer.ppo.episode import Sample
 from trainer.ppo.losses import Clip
 from trainer.ppo.prepare import Estimates, prepare
 from trainer.ppo.ranks import Ranks, share
-from trainer.ppo.update import Rules, update_actor, update_critic, update_likelihood
+from trainer.ppo.update import Learning, Rules, update_actor, update_critic, update_likelihood
 from trainer.rollout.demonstrations import chance_policy, demonstrations
 from trainer.rollout.episodes import Plan, Play, Played, roll_out
 from trainer.rollout.filters import filtered
@@ -79,10 +79,17 @@ class Stage:
 
     def learn_to_say(self, samples: Sequence[Sample], step: int) -> Figures:
         """Raise the likelihood that the actor says what it or others said; figures of the update."""
-        actor, optimizer = self.learner.actor, self.learner.actor_optimizer
-        return update_likelihood(
-            actor, optimizer, samples, self.rules(), self.ranks, self.chance(step)
-        )
+        return update_likelihood(self.actor(self.rules(), self.chance(step)), samples)
+
+    def actor(self, rules: Rules, chance: random.Random) -> Learning:
+        """The actor, to be updated."""
+        learner = self.learner
+        return Learning(learner.actor, learner.actor_optimizer, rules, self.ranks, chance)
+
+    def critic(self, rules: Rules, chance: random.Random) -> Learning:
+        """The critic, to be updated."""
+        learner = self.learner
+        return Learning(learner.critic, learner.critic_optimizer, rules, self.ranks, chance)
 
 
 def pretrain_step(stage: Stage, step: int) -> Figures:
@@ -131,14 +138,7 @@ def value_step(stage: Stage, step: int) -> Figures:
         stage.ranks,
     )
     rules = stage.rules(clip=Clip(value=0.0))
-    found = update_critic(
-        learner.critic,
-        learner.critic_optimizer,
-        ready.steps,
-        rules,
-        stage.ranks,
-        stage.chance(step),
-    )
+    found = update_critic(stage.critic(rules, stage.chance(step)), ready.steps)
     return {**episode_figures(stage.ranks, played), **ready.figures, **prefixed(found, "critic_")}
 
 
@@ -155,12 +155,8 @@ def ppo_step(stage: Stage, step: int) -> Figures:
         settings.temperature,
     )
     rules, chance = stage.rules(), stage.chance(step)
-    critic = update_critic(
-        learner.critic, learner.critic_optimizer, ready.steps, rules, stage.ranks, chance
-    )
-    actor = update_actor(
-        learner.actor, learner.actor_optimizer, ready.steps, rules, stage.ranks, chance
-    )
+    critic = update_critic(stage.critic(rules, chance), ready.steps)
+    actor = update_actor(stage.actor(rules, chance), ready.steps)
     figures = {**episode_figures(stage.ranks, played), **ready.figures}
     return {**figures, **prefixed(actor), **prefixed(critic, "critic_")}
 
