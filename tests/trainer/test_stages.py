@@ -93,6 +93,18 @@ def test_the_critic_alone_learns_in_value_pretraining(chained: Path) -> None:
     assert tensors("value", critic)["score.weight"].abs().max() > 0
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
+def test_value_pretraining_reads_episodes_at_the_temperature_of_their_sampler(
+    temperature: float, tmp_path: Path
+) -> None:
+    """Else what was sampled at another one seems to come from another model, and is left out."""
+    run = run_of(tmp_path, replace(CONFIG, value=replace(SHORT, temperature=temperature)))
+    learner = runner.new_learner(run, "value")
+    learner.actor.lm_head.weight.data.mul_(100.0)  # one that is sure, as a trained one is
+    figures = steps.value_step(steps.Stage("value", run.config, ToyWorld(), learner, Alone()), 0)
+    assert figures["engine_gap"] < 1e-3 and figures["mismatched"] == 0.0
+
+
 class Killed(BaseException):
     """As a kill: nothing of ours catches it."""
 

@@ -17,7 +17,7 @@ from cuda_agent_backend.agent.protocol import Policy
 from trainer.ppo.batch import with_less_memory
 from trainer.ppo.episode import Sample
 from trainer.ppo.losses import Clip
-from trainer.ppo.prepare import Estimates, prepare
+from trainer.ppo.prepare import Estimates, Prepared, prepare
 from trainer.ppo.ranks import Ranks, share
 from trainer.ppo.update import Learning, Rules, update_actor, update_critic, update_likelihood
 from trainer.rollout.demonstrations import chance_policy, demonstrations
@@ -77,6 +77,14 @@ class Stage:
         play = Play(self.settings.turns, single, self.settings.reward)
         return roll_out(self.plans(step), self.world, sampler, play)
 
+    def prepare(self, played: Sequence[Played]) -> Prepared:
+        """What an update of either model learns from: both say of the episodes what they think now, the actor at the
+        temperature that its sampler gave log-probabilities at."""
+        episodes, learner, settings = [one.episode for one in played], self.learner, self.settings
+        how = Estimates(bootstrap=settings.bootstrap, ids=2 * settings.ids)
+        temperature = settings.temperature or 1.0
+        return prepare(episodes, learner.actor, learner.critic, how, self.ranks, temperature)
+
     def learn_to_say(self, samples: Sequence[Sample], step: int) -> Figures:
         """Raise the likelihood that the actor says what it or others said; figures of the update."""
         return update_likelihood(self.actor(self.rules(), self.chance(step)), samples)
@@ -129,14 +137,7 @@ def rft_step(stage: Stage, step: int) -> Figures:
 def value_step(stage: Stage, step: int) -> Figures:
     """Value pretraining: the critic learns what the actor's episodes come to; the actor stays."""
     played = stage.roll_out(step)
-    learner = stage.learner
-    ready = prepare(
-        [one.episode for one in played],
-        learner.actor,
-        learner.critic,
-        _estimates(stage),
-        stage.ranks,
-    )
+    ready = stage.prepare(played)
     rules = stage.rules(clip=Clip(value=0.0))
     found = update_critic(stage.critic(rules, stage.chance(step)), ready.steps)
     return {**episode_figures(stage.ranks, played), **ready.figures, **prefixed(found, "critic_")}
@@ -145,15 +146,7 @@ def value_step(stage: Stage, step: int) -> Figures:
 def ppo_step(stage: Stage, step: int) -> Figures:
     """PPO: of one answer a task in the stage "warmup", over many turns otherwise."""
     played = stage.roll_out(step, single=stage.name == "warmup")
-    learner, settings = stage.learner, stage.settings
-    ready = prepare(
-        [one.episode for one in played],
-        learner.actor,
-        learner.critic,
-        _estimates(stage),
-        stage.ranks,
-        settings.temperature,
-    )
+    ready = stage.prepare(played)
     rules, chance = stage.rules(), stage.chance(step)
     critic = update_critic(stage.critic(rules, chance), ready.steps)
     actor = update_actor(stage.actor(rules, chance), ready.steps)
@@ -203,7 +196,3 @@ def means(ranks: Ranks, told: Sequence[Figures]) -> Figures:
 def prefixed(figures: Figures, prefix: str = "") -> Figures:
     """Figures of an update by their names in the report."""
     return {f"{prefix}{name}": value for name, value in figures.items()}
-
-
-def _estimates(stage: Stage) -> Estimates:
-    return Estimates(bootstrap=stage.settings.bootstrap, ids=2 * stage.settings.ids)
