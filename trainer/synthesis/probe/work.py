@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,6 +46,26 @@ class Device(Protocol):
         """Within a turn: others have it meanwhile."""
 
 
+@dataclass(frozen=True)
+class Look:
+    """What each step works with: the task as it was asked for and as it was built, inputs for it, the facts so far, to
+    which a step adds, and the device."""
+
+    request: ProbeRequest
+    subject: Subject
+    inputs: list[Any]
+    facts: dict[str, Any]
+    device: Device
+
+    def run(self, call: Callable[..., Any]) -> list[Tensor]:
+        """Results of the task's inputs; call: its model, or what was compiled of it."""
+        return self.subject.run(call, self.inputs)
+
+    def shared(self) -> AbstractContextManager[None]:
+        """For work on the device that times nothing."""
+        return _shared(self.request, self.device)
+
+
 def probe(request: ProbeRequest, folder: Path, device: Device) -> dict[str, Any]:
     """The facts, as JSON values. What goes wrong is among them, as ``failed`` with ``stage``.
 
@@ -53,8 +73,6 @@ def probe(request: ProbeRequest, folder: Path, device: Device) -> dict[str, Any]
     """
     facts: dict[str, Any] = {"cpu_s": {}}
     claim = Claim(request.ops, request.dtype, request.exempt)
-    subject: Subject | None = None
-    inputs: list[Any] = []
     stage = "build"
     spent = _cpu_seconds()
     try:
@@ -67,10 +85,11 @@ def probe(request: ProbeRequest, folder: Path, device: Device) -> dict[str, Any]
         facts |= _sizes(subject, inputs)
         if facts["bytes"] > request.memory_bytes:
             raise NoTask(f"inputs and weights have {facts['bytes']} bytes")
+        look = Look(request, subject, inputs, facts, device)
         for name, step in STEPS.items():
             facts["cpu_s"][stage], spent = _cpu_seconds() - spent, _cpu_seconds()
             stage = name
-            step(request, subject, inputs, facts, device)
+            step(look)
             if why_dropped(claim, facts, whole=False) is not None:
                 break
     except Exception as error:
@@ -127,19 +146,15 @@ def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _eager(
-    request: ProbeRequest,
-    subject: Subject,
-    inputs: list[Any],
-    facts: dict[str, Any],
-    device: Device,
-) -> None:
+def _eager(look: Look) -> None:
     """Run it, time it roughly."""
-    with _shared(request, device):
-        facts["outputs"] = described(subject.run(subject.model, inputs))
-    with device.alone():
-        facts["quick_s"] = _quick(lambda: subject.run(subject.model, inputs), request.target)
-    facts["in_window"] = request.least_s <= facts["quick_s"] <= request.most_s
+    request, model = look.request, look.subject.model
+    with look.shared():
+        look.facts["outputs"] = described(look.run(model))
+    with look.device.alone():
+        seconds = _quick(lambda: look.run(model), request.target)
+    look.facts["quick_s"] = seconds
+    look.facts["in_window"] = request.least_s <= seconds <= request.most_s
 
 
 def _quick(call: Callable[[], Any], target: str) -> float:
@@ -158,23 +173,18 @@ def _settle(target: str) -> None:
         torch.cuda.synchronize()
 
 
-def _values(
-    request: ProbeRequest,
-    subject: Subject,
-    inputs: list[Any],
-    facts: dict[str, Any],
-    device: Device,
-) -> None:
+def _values(look: Look) -> None:
     """What results depend on: drawing, each input, each weight.
 
     In float32 without TF32: in shorter formats rounding hides that a weight is cancelled by what follows.
     """
-    with _shared(request, device), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    subject, inputs = look.subject, look.inputs
+    with look.shared(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         other = subject.draw(1)
         exact = _in_float32(subject, inputs)
         if exact is not subject:
             inputs, other = [[_longer(x) for x in given] for given in (inputs, other)]
-        _dependence(exact, inputs, other, facts)
+        _dependence(exact, inputs, other, look.facts)
 
 
 def _in_float32(subject: Subject, inputs: list[Any]) -> Subject:
@@ -198,42 +208,41 @@ def _longer(value: Any) -> Any:
     return value.detach().float().requires_grad_(value.requires_grad)
 
 
+@dataclass(frozen=True)
+class _AsItIs:
+    """A task with inputs and what it makes of them, to compare with what it makes when something is changed."""
+
+    subject: Subject
+    inputs: list[Any]
+    results: list[Tensor]
+
+    def apart(self, inputs: list[Any]) -> float:
+        """How far apart results of other inputs are."""
+        return apart(self.results, self.subject.run(self.subject.model, inputs))
+
+
 def _dependence(
     subject: Subject, inputs: list[Any], other: list[Any], facts: dict[str, Any]
 ) -> None:
     """Of results alone: gradients differ with what they are taken of."""
-    subject = replace(subject, training=False)
-    first = subject.run(subject.model, inputs)
+    plain = replace(subject, training=False)
+    as_it_is = _AsItIs(plain, inputs, plain.run(plain.model, inputs))
     torch.manual_seed(SEED + 1)
-    facts["again"] = apart(first, subject.run(subject.model, inputs))
-    facts["other_inputs"] = apart(first, subject.run(subject.model, other))
+    facts["again"] = as_it_is.apart(inputs)
+    facts["other_inputs"] = as_it_is.apart(other)
     facts["by_input"] = [
-        _with_input(subject, inputs, other, number, first)
+        as_it_is.apart([*inputs[:number], other[number], *inputs[number + 1 :]])
         for number, value in enumerate(inputs)
         if isinstance(value, Tensor)
     ]
-    generator = torch.Generator(subject.target).manual_seed(SEED)
+    generator = torch.Generator(plain.target).manual_seed(SEED)
     facts["by_weight"] = {
-        name: _with_weight(subject, inputs, weight, first, generator)
-        for name, weight in subject.weights().items()
+        name: _with_weight(as_it_is, weight, generator) for name, weight in plain.weights().items()
     }
 
 
-def _with_input(
-    subject: Subject, inputs: list[Any], other: list[Any], number: int, first: Sequence[Tensor]
-) -> float:
-    mixed = [*inputs[:number], other[number], *inputs[number + 1 :]]
-    found = subject.run(subject.model, mixed)
-    return apart(first, found)
-
-
-def _with_weight(
-    subject: Subject,
-    inputs: list[Any],
-    weight: Tensor,
-    first: Sequence[Tensor],
-    generator: torch.Generator,
-) -> float:
+def _with_weight(as_it_is: _AsItIs, weight: Tensor, generator: torch.Generator) -> float:
+    """How far apart results are with another weight, which is put back."""
     kept = weight.detach().clone()
     with torch.no_grad():
         spread = float(kept.float().std()) if kept.numel() > 1 else 0.0
@@ -241,59 +250,49 @@ def _with_weight(
         changed = kept.float() + noise * max(spread, SMALL_CHANGE)
         # A variance stays one.
         weight.copy_(changed.abs() if bool((kept >= 0).all()) else changed)
-    found = subject.run(subject.model, inputs)
+    found = as_it_is.apart(as_it_is.inputs)
     with torch.no_grad():
         weight.copy_(kept)
-    return apart(first, found)
+    return found
 
 
-def _compile(
-    request: ProbeRequest,
-    subject: Subject,
-    inputs: list[Any],
-    facts: dict[str, Any],
-    device: Device,
-) -> None:
+def _compile(look: Look) -> None:
     """Compile it, compare, and note what the compiler sees."""
     seen = Seen()
-    call = compiled(subject.model, seen, device.released, headers=not request.alone)
-    with _shared(request, device):
-        found = subject.run(call, inputs)
-        facts["error"] = apart(subject.run(subject.model, inputs), found)
-    facts |= {
-        "used": dict(sorted(seen.used.items())),
-        "random": sorted(set(seen.random)),
-        "regions": seen.regions,
-        "left": sorted(seen.left),
-        "graphs": sorted(seen.graphs),
-        "structures": sorted(seen.structures),
-    }
+    subject = look.subject
+    call = compiled(subject.model, seen, look.device.released, headers=not look.request.alone)
+    with look.shared():
+        found = look.run(call)
+        look.facts["error"] = apart(look.run(subject.model), found)
+    look.facts.update(
+        used=dict(sorted(seen.used.items())),
+        random=sorted(set(seen.random)),
+        regions=seen.regions,
+        left=sorted(seen.left),
+        graphs=sorted(seen.graphs),
+        structures=sorted(seen.structures),
+    )
     subject.module.compiled = call
 
 
-def _times(
-    request: ProbeRequest,
-    subject: Subject,
-    inputs: list[Any],
-    facts: dict[str, Any],
-    device: Device,
-) -> None:
+def _times(look: Look) -> None:
     """Times of eager and Inductor with cold caches, in turn; the floor of the forward pass; memory."""
+    request, subject, inputs = look.request, look.subject, look.inputs
     calls = {"eager_s": subject.model, "inductor_s": subject.module.compiled}
     cold = [x for x in (*inputs, *subject.weights().values()) if isinstance(x, Tensor)]
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    with device.alone():
+    with look.device.alone():
         clock = clock_of(request.target, cold)
         for number in range(ROUNDS + 1):
             for name, call in calls.items():
-                seconds = clock.time(partial(subject.run, call, inputs))[0]
+                seconds = clock.time(partial(look.run, call))[0]
                 samples[name] += [seconds] * bool(number)
-    facts |= {name: statistics.median(found) for name, found in samples.items()}
+    look.facts.update((name, statistics.median(found)) for name, found in samples.items())
     if request.ceilings:
-        with _shared(request, device):
-            facts["floor_s"] = _floor(subject, inputs, request)
+        with look.shared():
+            look.facts["floor_s"] = _floor(subject, inputs, request)
     if request.target == "cuda":
-        facts["peak_bytes"] = torch.cuda.max_memory_allocated()
+        look.facts["peak_bytes"] = torch.cuda.max_memory_allocated()
 
 
 def _floor(subject: Subject, inputs: list[Any], request: ProbeRequest) -> float:
@@ -312,7 +311,7 @@ def _floor(subject: Subject, inputs: list[Any], request: ProbeRequest) -> float:
     return floor_of(read + looked_up.bytes, written, operations, request.ceilings).seconds
 
 
-STEPS: dict[str, Callable[[ProbeRequest, Subject, list[Any], dict[str, Any], Device], None]] = {
+STEPS: dict[str, Callable[[Look], None]] = {
     "eager": _eager,
     "values": _values,
     "compile": _compile,
