@@ -6,22 +6,17 @@ Python's and those of its folder and reaches no network. What it does costs its 
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import os
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from sandbox import scratch
-from sandbox.isolation import privileges, trees
-from sandbox.workers.fork_server import ASK_NVML, become_confined
-from sandbox.workers.settings import WorkerSettings, isolation_policy
-from sandbox.workers.worker import watch
+from sandbox.workers import fork_server
+from sandbox.workers.confined_process import ConfinedProcess, Wanted, write_all
 
 Facts = dict[str, Any]
 Work = Callable[[Any, Path], Facts]
@@ -36,26 +31,15 @@ IN_EACH = ("torch._inductor.codecache",)
 @dataclass
 class _Running:
     name: str
-    pid: int
-    life: int
+    process: ConfinedProcess
     answers: int
-    folder: Path
-    uid: int | None
     ends: float
     held: bytes = b""
 
 
 def preload(modules: Iterable[str]) -> None:
     """Import what all processes need, before they are forked. Raises ImportError."""
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    os.environ[ASK_NVML] = "1"  # importing torch must not wake the device
-    for name in (*modules, *IN_EACH):
-        __import__(name)
-    with contextlib.suppress(ImportError):
-        __import__("transformers")
-    del os.environ[ASK_NVML]
-    gc.collect()
-    gc.freeze()
+    fork_server.preload((*modules, *IN_EACH), if_there=("transformers",))
 
 
 def each(
@@ -73,12 +57,14 @@ def each(
     """
     for module in IN_EACH:
         __import__(module)
+    wanted = Wanted("confined", target, 1, BYTES, read)
     waiting = iter(items)
     running: list[_Running] = []
     try:
         while True:
             while len(running) < jobs and (item := next(waiting, None)) is not None:
-                running.append(_started(item, work, target, limit_s, read, running))
+                kept = [one.answers for one in running]
+                running.append(_started(item, work, wanted, limit_s, kept))
             if not running:
                 return
             ready, _, _ = select.select([one.answers for one in running], [], [], POLL_S)
@@ -96,61 +82,28 @@ def each(
 
 
 def _started(
-    item: tuple[str, Any],
-    work: Work,
-    target: str,
-    limit_s: float,
-    read: Sequence[Path],
-    others: Sequence[_Running],
+    item: tuple[str, Any], work: Work, wanted: Wanted, limit_s: float, kept: Sequence[int]
 ) -> _Running:
-    """others: those that run. A process that kept their pipes open would keep them from being ended."""
+    """kept: descriptors that it does not get, besides its own other end."""
     name, value = item
-    folder = scratch.make("confined")
-    folder.chmod(0o755)
-    uid = privileges.next_uid()
-    privileges.hold(uid)
-    memory = BYTES if target == "cpu" else None
-    hello = {"target": target, "native": ""}
-    settings = WorkerSettings("confined", folder, 1, hello, memory_bytes=memory)
-    settings.scratch.mkdir()
-    settings.inbox.mkdir()
-    policy = isolation_policy(settings, uid)
-    if policy.view is not None:
-        seen = (*policy.view.read, *map(str, read))
-        policy = replace(policy, view=replace(policy.view, read=seen))
-    their_life, life = os.pipe()
-    answers, their_answers = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        for descriptor in (life, answers, *(d for one in others for d in (one.life, one.answers))):
-            os.close(descriptor)
-        inner = os.fork()
-        if inner:
-            os.close(their_answers)
-            watch(inner, their_life, os.open(os.devnull, os.O_WRONLY))
-        os.close(their_life)
-        _work(value, work, settings, policy, their_answers)
-    os.close(their_life)
-    os.close(their_answers)
-    return _Running(name, pid, life, answers, folder, uid, time.monotonic() + limit_s)
+    answers, theirs = os.pipe()
+    process = ConfinedProcess(
+        wanted,
+        lambda folder: _work(value, work, folder, theirs),
+        given=(theirs,),
+        kept=(answers, *kept),
+    )
+    return _Running(name, process, answers, time.monotonic() + limit_s)
 
 
-def _work(value: Any, work: Work, settings: WorkerSettings, policy: Any, answers: int) -> NoReturn:
+def _work(value: Any, work: Work, folder: Path, answers: int) -> None:
     try:
-        become_confined(settings.scratch, policy)
-        import torch
-
-        torch.set_num_threads(settings.threads)
-        try:
-            facts = work(value, settings.scratch)
-        except Exception as error:  # of the task's code: a fact about it
-            first = str(error).strip().partition("\n")[0][:300]
-            facts = {"failed": f"{type(error).__name__}: {first}"}
-        text = json.dumps({**facts, "cpu_s": round(sum(os.times()[:4]), 2)}).encode() + b"\n"
-        while text:
-            text = text[os.write(answers, text) :]
-    finally:
-        os._exit(0)
+        facts = work(value, folder)
+    except Exception as error:  # of the task's code: a fact about it
+        first = str(error).strip().partition("\n")[0][:300]
+        facts = {"failed": f"{type(error).__name__}: {first}"}
+    facts = {**facts, "cpu_s": round(sum(os.times()[:4]), 2)}
+    write_all(answers, json.dumps(facts).encode() + b"\n")
 
 
 def _answer(one: _Running) -> Facts | None:
@@ -167,8 +120,5 @@ def _answer(one: _Running) -> Facts | None:
 
 
 def _end(one: _Running) -> None:
-    os.close(one.life)  # its watcher ends whatever is left
-    os.waitpid(one.pid, 0)
+    one.process.end()
     os.close(one.answers)
-    privileges.release(one.uid)
-    trees.remove(one.folder)

@@ -22,17 +22,14 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from sandbox.isolation import trees
 from sandbox.workers import vector_checks
 from sandbox.workers.inductor_store import CACHE
 from sandbox.workers.worker import BYTECODE, begin, places
-
-if TYPE_CHECKING:
-    from sandbox.isolation.confine import Policy
 
 DESCRIPTORS = ("control", "life", "status", "log")
 MAX_REQUEST = 1 << 18
@@ -53,14 +50,9 @@ NOT_INITIALIZED = 3
 def main() -> None:
     """Entry point."""
     requests = socket.socket(fileno=int(sys.argv[1]))
-    os.environ[ASK_NVML] = "1"
-    for name in PRELOADED:
-        __import__(name)
-    del os.environ[ASK_NVML]
+    preload(PRELOADED)
     os.environ.pop(BYTECODE, None)
     warm = not cuda_is_initialized()
-    gc.collect()
-    gc.freeze()
     signal.signal(
         signal.SIGCHLD, signal.SIG_IGN
     )  # the kernel reaps: nobody here asks how a worker ended
@@ -79,6 +71,22 @@ def main() -> None:
             start(folder, policy, fds, warm)
         for fd in fds:
             os.close(fd)
+
+
+def preload(modules: Iterable[str], if_there: Iterable[str] = ()) -> None:
+    """Import what the processes need that are to be forked from this one, without waking the device; those of
+    `if_there` where they are installed. Raises ImportError."""
+    # Inductor would start processes of its own to compile in, once it is imported and again in each fork.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    os.environ[ASK_NVML] = "1"
+    for name in modules:
+        __import__(name)
+    for name in if_there:
+        with contextlib.suppress(ImportError):
+            __import__(name)
+    del os.environ[ASK_NVML]
+    gc.collect()
+    gc.freeze()
 
 
 def check_instructions(cache: str) -> None:
@@ -153,20 +161,6 @@ def settle(folder: Path) -> None:
     tempfile.tempdir = None
     keep_headers()
     sys.dont_write_bytecode, sys.pycache_prefix = True, None
-
-
-def become_confined(folder: Path, policy: Policy) -> None:
-    """Have a forked process, before it runs what nobody trusts, lead a group of its own, without standard streams,
-    settled in its folder, and confined for good."""
-    from sandbox.isolation.confine import apply
-
-    with contextlib.suppress(PermissionError):
-        os.setpgid(0, 0)
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
-    settle(folder)
-    apply(policy)
 
 
 def keep_headers() -> None:

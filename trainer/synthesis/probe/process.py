@@ -13,18 +13,12 @@ import os
 import select
 import shutil
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from sandbox import scratch
-from sandbox.isolation import privileges, trees
-from sandbox.isolation.confine import Policy
 from sandbox.timing.device_lock import DeviceLock
-from sandbox.workers.fork_server import become_confined
-from sandbox.workers.settings import WorkerSettings, isolation_policy
-from sandbox.workers.worker import watch
+from sandbox.workers.confined_process import ConfinedProcess, Wanted, write_all
 from trainer.synthesis.probe.request import ProbeRequest
 
 ALONE, SHARED, DONE, GO = b"alone\n", b"shared\n", b"done\n", b"go\n"
@@ -44,35 +38,25 @@ class ParentGone(Exception):
 
 
 class TaskProcess:
-    """This end of it. The folder and the confinement are those of the first request: later ones have its target and
-    its limits of memory."""
+    """This end of it. Its target, threads and limits are those of the first request: later ones have the same.
+
+    closed: a descriptor of this process that it does not get.
+    """
 
     def __init__(self, request: ProbeRequest, lock: DeviceLock, closed: int) -> None:
         self.served = 0
         self._lock = lock
         self._held = b""
-        self._folder = scratch.make("probe")
-        self._folder.chmod(0o755)
-        self._uid = privileges.next_uid()
-        privileges.hold(self._uid)
-        settings = _settings(request, self._folder)
-        policy = isolation_policy(settings, self._uid)
-        theirs_life, self._life = os.pipe()
-        self._answers, theirs_answers = os.pipe()
-        theirs_asks, self._asks = os.pipe()
-        self._status, theirs_status = os.pipe()
-        self._outer = os.fork()
-        if self._outer == 0:
-            for descriptor in (self._life, self._answers, self._asks):
-                os.close(descriptor)
-            inner = os.fork()
-            if inner:
-                os.close(theirs_answers)
-                watch(inner, theirs_life, theirs_status)
-            not_its = (0, closed, theirs_life, theirs_status, self._status)
-            _begin(settings, policy, theirs_answers, theirs_asks, not_its)
-        for descriptor in (theirs_life, theirs_answers, theirs_asks, theirs_status):
-            os.close(descriptor)
+        self._answers, their_answers = os.pipe()
+        their_asks, self._asks = os.pipe()
+        self._ours = [self._answers, self._asks]
+        threads = len(os.sched_getaffinity(0)) if request.target == "cpu" else 2
+        self._process = ConfinedProcess(
+            Wanted("probe", request.target, threads, request.device_bytes),
+            lambda folder: _serve(folder, their_answers, their_asks),
+            given=(their_answers, their_asks),
+            kept=(*self._ours, closed),
+        )
 
     def look(self, request: ProbeRequest) -> dict[str, Any]:
         """The facts of a task. Where they tell of no time or of an end of the process, it cannot be asked again.
@@ -81,24 +65,18 @@ class TaskProcess:
         """
         self.served += 1
         try:
-            _write(self._asks, json.dumps(request.to_json()).encode() + b"\n")
+            write_all(self._asks, json.dumps(request.to_json()).encode() + b"\n")
             found = self._facts(request.limit_s)
         except OSError:
             found = None
         return found if found is not None else self._ended()
 
     def end(self) -> int:
-        """Its exit status, or 128 and the signal. Its watcher ends whatever is left."""
-        if self._outer < 0:
-            return 0
-        os.close(self._life)
-        _, code = os.waitpid(self._outer, 0)
-        self._outer = -1
-        for descriptor in (self._answers, self._asks, self._status):
-            os.close(descriptor)
-        privileges.release(self._uid)
-        trees.remove(self._folder)
-        return os.waitstatus_to_exitcode(code)
+        """Its exit status, or 128 and the signal. Whatever is left of it is ended."""
+        status = self._process.end()
+        while self._ours:
+            os.close(self._ours.pop())
+        return status
 
     def _ended(self) -> dict[str, Any]:
         code = self.end()
@@ -148,16 +126,6 @@ class TaskProcess:
         return line + b"\n"
 
 
-def _settings(request: ProbeRequest, folder: Path) -> WorkerSettings:
-    threads = len(os.sched_getaffinity(0)) if request.target == "cpu" else 2
-    hello = {"target": request.target, "native": ""}
-    memory = request.device_bytes if request.target == "cpu" else None
-    settings = WorkerSettings("probe", folder, threads, hello, memory_bytes=memory)
-    settings.scratch.mkdir()
-    settings.inbox.mkdir()
-    return settings
-
-
 def _read(line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
@@ -166,44 +134,22 @@ def _read(line: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"failed": "no facts", "stage": "process"}
 
 
-def _write(descriptor: int, text: bytes) -> None:
-    while text:
-        text = text[os.write(descriptor, text) :]
-
-
-def _begin(
-    settings: WorkerSettings, policy: Policy, answers: int, asks: int, closed: tuple[int, ...]
-) -> NoReturn:
-    """Become the process: confined for good, then look at tasks."""
-    try:
-        for descriptor in closed:
-            os.close(descriptor)
-        become_confined(settings.scratch, policy)
-        _serve(settings, answers, asks)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
-
-
-def _serve(settings: WorkerSettings, answers: int, asks: int) -> None:
-    import torch
-
+def _serve(scratch: Path, answers: int, asks: int) -> None:
+    """In the process, confined: look at tasks until no more come."""
     from trainer.synthesis.probe.regions import regions
     from trainer.synthesis.probe.work import probe, tidy
 
-    torch.set_num_threads(settings.threads)
     with os.fdopen(asks, "rb") as lines:
         device = Turns(answers, lines)
         for number, line in enumerate(lines):
             request = ProbeRequest.from_json(json.loads(line))
-            folder = settings.scratch / f"task{number}"
+            folder = scratch / f"task{number}"
             folder.mkdir()
             look = regions if request.regions else probe
             facts = look(request, folder, device)
             tidy(request.target)
             shutil.rmtree(folder, ignore_errors=True)
-            _write(answers, json.dumps(facts).encode() + b"\n")
+            write_all(answers, json.dumps(facts).encode() + b"\n")
 
 
 class Turns:
@@ -243,10 +189,10 @@ class Turns:
             self._take(kind)
 
     def _take(self, kind: bytes) -> None:
-        _write(self._answers, kind)
+        write_all(self._answers, kind)
         self._lines.readline()
         self._kind = kind
 
     def _give(self) -> None:
         self._kind = None
-        _write(self._answers, DONE)
+        write_all(self._answers, DONE)

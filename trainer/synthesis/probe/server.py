@@ -7,8 +7,6 @@ tasks. Code of others gets a process for each task, so that no row can change wh
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import os
 import sys
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.timing.device_lock import DeviceLock
-from sandbox.workers.fork_server import ASK_NVML
+from sandbox.workers.fork_server import preload
 from sandbox.workers.vector_checks import find_instructions
 from sandbox.workers.worker import BYTECODE
 from trainer.synthesis.probe.process import TIME, ParentGone, TaskProcess
@@ -38,17 +36,8 @@ def main() -> None:
     from cuda_agent_backend.runtime.child_process import own_stdout
 
     out = own_stdout()
-    # Inductor would start processes of its own to compile in, once it is imported and again in each fork.
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    os.environ[ASK_NVML] = "1"
-    for name in PRELOADED:
-        __import__(name)
-    with contextlib.suppress(ImportError):
-        __import__("transformers")
-    del os.environ[ASK_NVML]
+    preload(PRELOADED, if_there=("transformers",))
     os.environ.pop(BYTECODE, None)
-    gc.collect()
-    gc.freeze()
     server = Server(DeviceLock(Path(sys.argv[1])), out.fileno())
     try:
         for line in sys.stdin:
