@@ -8,7 +8,7 @@ from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.conv.halo.params import BoxParams
 from cuda_agent_backend.codegen.cuda.conv.halo.schedules import halo_schedules
-from cuda_agent_backend.codegen.cuda.conv.halo.writer import PRELUDE, SKETCH, emit_halo
+from cuda_agent_backend.codegen.cuda.conv.halo.writer import PRELUDE, SKETCH, halo_writer
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
@@ -35,13 +35,12 @@ class Halo(KernelFamily[BoxParams, GemmForm]):
         return problem.numbers or NotCovered("no matrix product of numbers")
 
     def schedules(self, match: GemmForm, problem: Problem) -> list[Parameters]:
-        kernel, region, device = problem.kernel, problem.region, problem.device
-        return by_accuracy(device, lambda n: halo_schedules(kernel, match, region, device, n))
+        return by_accuracy(problem.device, lambda n: halo_schedules(problem, match, n))
 
     def emit(
         self, match: GemmForm, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
-        return emit_halo(problem.kernel, match, problem.region, given, name, problem.device)
+        return halo_writer(problem, match, given, name).emit()
 
     def headers(self, given: Mapping[str, Parameter], halves: bool) -> tuple[str, ...]:
         return halo_headers(halves)

@@ -17,12 +17,11 @@ from cuda_agent_backend.codegen.cuda.conv.halo.sizes import (
     steps_of,
 )
 from cuda_agent_backend.codegen.cuda.conv.halo.writer import SKETCH, HaloWriter, halo_writer
+from cuda_agent_backend.codegen.cuda.family import Problem
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
-from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.multiply_precision import EXACT
-from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 Parameters = dict[str, Parameter]
@@ -60,13 +59,7 @@ ALONE = 1.1
 """What it costs that no other block multiplies while one splits its chunk."""
 
 
-def halo_schedules(
-    kernel: Kernel,
-    found: GemmForm,
-    region: LoweredRegion,
-    device: DeviceFacts,
-    products: int = 6,
-) -> list[Parameters]:
+def halo_schedules(problem: Problem, found: GemmForm, products: int = 6) -> list[Parameters]:
     """A few schedules, none where this is no convolution of several taps and enough channels.
 
     products: for each of two numbers, as `BoxParams` says.
@@ -77,11 +70,12 @@ def halo_schedules(
     if halo.channel[1] < LEAST_CHANNELS or found.n < LEAST_COLUMNS:
         return []
     ranked = sorted(
-        _all(found, halo), key=lambda one: _clocks(found, halo, one[0], one[1], device, products)
+        _all(found, halo),
+        key=lambda one: _clocks(found, halo, one[0], one[1], problem.device, products),
     )
     return best_of_tiles(
         ((tile, boxed_parameters(SKETCH, box, tile, products)) for box, tile in ranked),
-        lambda own: halo_writer(kernel, found, region, own, "k", device),
+        lambda own: halo_writer(problem, found, own, "k"),
     )
 
 

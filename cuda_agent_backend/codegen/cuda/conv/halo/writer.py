@@ -26,17 +26,17 @@ from cuda_agent_backend.codegen.cuda.conv.halo.sizes import (
     place_bytes,
     steps_of,
 )
+from cuda_agent_backend.codegen.cuda.family import Problem
 from cuda_agent_backend.codegen.cuda.gemm.facts import MAX_BATCHES
 from cuda_agent_backend.codegen.cuda.gemm.lines import mask_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.templates import HaloConvolution, HaloTile, Template
 from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter
-from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
-from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
+from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.printer import c_index
-from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Launch
@@ -409,28 +409,12 @@ class HaloWriter(GemmWriter):
 
 
 def halo_writer(
-    kernel: Kernel,
-    found: GemmForm,
-    region: LoweredRegion,
-    parameters: Mapping[str, Parameter],
-    name: str,
-    device: DeviceFacts,
+    problem: Problem, found: GemmForm, parameters: Mapping[str, Parameter], name: str
 ) -> HaloWriter:
     """Raises Unsupported where this is no such convolution, or the schedule does not fit."""
     halo = halo_of(found)
     if halo is None:
         raise Unsupported("no convolution of an image that is contiguous along the results")
     box, tiles, parts = read_box(parameters, halo)
+    kernel, region, device = problem.kernel, problem.region, problem.device
     return HaloWriter(kernel, found, region, tiles, name, device, halo, box, parts)
-
-
-def emit_halo(
-    kernel: Kernel,
-    found: GemmForm,
-    region: LoweredRegion,
-    parameters: Mapping[str, Parameter],
-    name: str,
-    device: DeviceFacts,
-) -> Emitted:
-    """Raises Unsupported where the kernel is no such convolution, or the schedule does not fit."""
-    return halo_writer(kernel, found, region, parameters, name, device).emit()

@@ -10,7 +10,7 @@ from cuda_agent_backend.codegen.cuda.conv.halo.family import by_accuracy, halo_h
 from cuda_agent_backend.codegen.cuda.conv.halo.params import BoxParams
 from cuda_agent_backend.codegen.cuda.conv.halo.writer import SKETCH as HALO
 from cuda_agent_backend.codegen.cuda.conv.transposed.schedules import sub_pixel_schedules
-from cuda_agent_backend.codegen.cuda.conv.transposed.writer import PRELUDE, SKETCH, emit_sub_pixel
+from cuda_agent_backend.codegen.cuda.conv.transposed.writer import PRELUDE, SKETCH, sub_pixel_writer
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -31,13 +31,12 @@ class TransposedConvolution(KernelFamily[BoxParams, GemmForm]):
         return problem.numbers or NotCovered("no matrix product of numbers")
 
     def schedules(self, match: GemmForm, problem: Problem) -> list[Parameters]:
-        kernel, region, device = problem.kernel, problem.region, problem.device
-        return by_accuracy(device, lambda n: sub_pixel_schedules(kernel, match, region, device, n))
+        return by_accuracy(problem.device, lambda n: sub_pixel_schedules(problem, match, n))
 
     def emit(
         self, match: GemmForm, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
-        return emit_sub_pixel(problem.kernel, match, problem.region, given, name, problem.device)
+        return sub_pixel_writer(problem, match, given, name).emit()
 
     def headers(self, given: Mapping[str, Parameter], halves: bool) -> tuple[str, ...]:
         return (*halo_headers(halves), PRELUDE)

@@ -36,10 +36,9 @@ from cuda_agent_backend.codegen.cuda.conv.transposed.writer import (
     sub_pixel_steps,
     sub_pixel_writer,
 )
+from cuda_agent_backend.codegen.cuda.family import Problem
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.kernel import Kernel
-from cuda_agent_backend.codegen.ir.region import LoweredRegion
 
 ROWS = (128, 64, 96, 192, 256, 32)
 """Of a tile, which the box fills as far as it can."""
@@ -64,15 +63,9 @@ STORE_CLOCKS = 0.2
 """What writing a result takes: the memory's share of a multiprocessor."""
 
 
-def sub_pixel_schedules(
-    kernel: Kernel,
-    found: GemmForm,
-    region: LoweredRegion,
-    device: DeviceFacts,
-    products: int = 6,
-) -> list[Parameters]:
+def sub_pixel_schedules(problem: Problem, found: GemmForm, products: int = 6) -> list[Parameters]:
     """A few schedules, none where there are no phases of a stride, or too many; products: as `halo_schedules`."""
-    phases = phases_of(kernel, found)
+    phases = phases_of(problem.kernel, found)
     if phases is None or phases.count > MOST_PHASES or len(phases.visits) > MOST_VISITS:
         return []
     outputs = phases.outputs
@@ -80,11 +73,11 @@ def sub_pixel_schedules(
         return []
     ranked = sorted(
         _all(outputs, phases, PARTS[products]),
-        key=lambda one: _clocks(found, phases, one[0], one[1], device, products),
+        key=lambda one: _clocks(found, phases, one[0], one[1], problem.device, products),
     )
     return best_of_tiles(
         ((tile, boxed_parameters(SKETCH, box, tile, products)) for box, tile in ranked),
-        lambda own: sub_pixel_writer(kernel, found, region, own, "k", device),
+        lambda own: sub_pixel_writer(problem, found, own, "k"),
     )
 
 

@@ -15,14 +15,13 @@ from cuda_agent_backend.codegen.cuda.conv.halo.params import read_box
 from cuda_agent_backend.codegen.cuda.conv.halo.sizes import CHUNK, PIECE, is_narrow
 from cuda_agent_backend.codegen.cuda.conv.halo.writer import HaloWriter
 from cuda_agent_backend.codegen.cuda.conv.transposed.match import SubPixelPhases, phases_of
+from cuda_agent_backend.codegen.cuda.family import Problem
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import FilterTaps
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.templates import SubPixelConvolution, Template
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
-from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
-from cuda_agent_backend.codegen.ir.kernel import Kernel
-from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 PRELUDE = "cuda/conv/transposed/transposed.cuh"
@@ -188,14 +187,10 @@ def sub_pixel_steps(phases: SubPixelPhases) -> int:
 
 
 def sub_pixel_writer(
-    kernel: Kernel,
-    found: GemmForm,
-    region: LoweredRegion,
-    parameters: Mapping[str, Parameter],
-    name: str,
-    device: DeviceFacts,
+    problem: Problem, found: GemmForm, parameters: Mapping[str, Parameter], name: str
 ) -> SubPixelWriter:
     """Raises Unsupported where this is no such convolution, or the schedule does not fit."""
+    kernel, region, device = problem.kernel, problem.region, problem.device
     phases = phases_of(kernel, found)
     if phases is None:
         raise Unsupported("no transposed convolution with a stride, whose phases are columns")
@@ -204,15 +199,3 @@ def sub_pixel_writer(
     box, tiles, parts = read_box(parameters, phases.halo)
     ordered, halo = phases.gemm, phases.halo
     return SubPixelWriter(kernel, ordered, region, tiles, name, device, halo, box, parts, phases)
-
-
-def emit_sub_pixel(
-    kernel: Kernel,
-    found: GemmForm,
-    region: LoweredRegion,
-    parameters: Mapping[str, Parameter],
-    name: str,
-    device: DeviceFacts,
-) -> Emitted:
-    """Raises Unsupported where the kernel is no such convolution, or the schedule does not fit."""
-    return sub_pixel_writer(kernel, found, region, parameters, name, device).emit()

@@ -34,7 +34,7 @@ class ShortK(KernelFamily[ShortLayout, GemmForm]):
     def emit(
         self, match: GemmForm, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
-        return emit_short(problem.kernel, match, problem.region, given, name, problem.device)
+        return emit_short(problem, match, given, name)
 
     def headers(self, given: Mapping[str, Parameter], halves: bool) -> tuple[str, ...]:
         return gemm_headers(halves)

@@ -22,6 +22,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
 )
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
+from cuda_agent_backend.codegen.cuda.family import Problem
 from cuda_agent_backend.codegen.cuda.gemm.lines import find_lines, tail_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, Side, output_of, side_of
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
@@ -256,14 +257,10 @@ class ShortKWriter:
 
 
 def emit_short(
-    kernel: Kernel,
-    found: GemmForm,
-    region: LoweredRegion,
-    parameters: Mapping[str, Parameter],
-    name: str,
-    device: DeviceFacts,
+    problem: Problem, found: GemmForm, parameters: Mapping[str, Parameter], name: str
 ) -> Emitted:
     """Raises Unsupported where the sum has many terms, or the schedule does not fit."""
+    kernel, region, device = problem.kernel, problem.region, problem.device
     output = output_of(kernel, found)
     if not _covers(found, output):
         raise Unsupported("a sum of many terms, or of some that are not there")

@@ -37,4 +37,4 @@ class Skinny(KernelFamily[SkinnyParams, GemmForm]):
     def emit(
         self, match: GemmForm, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
-        return emit_skinny(problem.kernel, match, problem.region, given, name, problem.device)
+        return emit_skinny(problem, match, given, name)

@@ -25,6 +25,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
 )
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
+from cuda_agent_backend.codegen.cuda.family import Problem
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import holds
 from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
 from cuda_agent_backend.codegen.cuda.gemm.skinny.conditions import condition_text
@@ -43,7 +44,7 @@ from cuda_agent_backend.codegen.cuda.gemm.skinny.schedules import (
     fits_thread,
 )
 from cuda_agent_backend.codegen.cuda.pointwise.tile_printer import Ranges
-from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
@@ -351,14 +352,10 @@ def _sum(row: int, column: int) -> str:
 
 
 def emit_skinny(
-    kernel: Kernel,
-    found: GemmForm,
-    region: LoweredRegion,
-    parameters: Mapping[str, Parameter],
-    name: str,
-    device: DeviceFacts,
+    problem: Problem, found: GemmForm, parameters: Mapping[str, Parameter], name: str
 ) -> Emitted:
     """Raises Unsupported where the kernel is no such GEMM, or the schedule does not fit."""
+    kernel, region, device = problem.kernel, problem.region, problem.device
     shape = skinny_loops_of(found)
     if shape is None:
         raise Unsupported("no sum of products with few columns")

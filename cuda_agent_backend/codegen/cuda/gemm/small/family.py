@@ -37,4 +37,4 @@ class Small(KernelFamily[SmallLayout, GemmForm]):
     def emit(
         self, match: GemmForm, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
-        return emit_small(problem.kernel, match, problem.region, given, name, problem.device)
+        return emit_small(problem, match, given, name)

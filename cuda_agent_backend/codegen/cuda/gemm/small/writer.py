@@ -24,7 +24,8 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
 )
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
-from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.cuda.family import Problem
+from cuda_agent_backend.codegen.ir.device import MAX_THREADS, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.parameters import integer, require
@@ -260,14 +261,10 @@ def _step(symbol: sympy.Symbol, order: Sequence[Dim]) -> int:
 
 
 def emit_small(
-    kernel: Kernel,
-    found: GemmForm,
-    region: LoweredRegion,
-    parameters: Mapping[str, Parameter],
-    name: str,
-    device: DeviceFacts,
+    problem: Problem, found: GemmForm, parameters: Mapping[str, Parameter], name: str
 ) -> Emitted:
     """Raises Unsupported where the schedule does not fit."""
+    kernel, region, device = problem.kernel, problem.region, problem.device
     layout = _read(parameters, found)
     memory = SharedMemory()
     index = "int64_t" if needs_wide(region, kernel) else "int"
