@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from types import TracebackType
 from typing import Any
 
 from cuda_agent_backend.agent.tools.judge_protocol import Bench
@@ -39,12 +38,7 @@ class PrefetchingBench:
     def __enter__(self) -> PrefetchingBench:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Begin nothing more, and wait for the compilers that are at work."""
         self._threads.shutdown(cancel_futures=True)
 
