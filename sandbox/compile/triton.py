@@ -19,7 +19,7 @@ import re
 import stat
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,29 @@ MAX_ANSWER = 16 << 20
 _ARCH = re.compile(r"sm_(\d{2,3})[af]?")
 
 
+@dataclass(frozen=True)
+class _Means:
+    """What both programs run with. capability: of the architecture, such as 90."""
+
+    capability: int
+    limits: Limits
+    toolchain: Toolchain
+    isolation: Isolation
+
+    def run(
+        self, argv: Sequence[str], folder: Path, read: Sequence[str], variables: dict[str, str]
+    ) -> Finished | CompileResult:
+        """Run a program confined to a folder, and to reading Python's files and some more."""
+        view = View((*SYSTEM, *LOADER, *MACHINE, *read), (str(folder),), NULLS)
+        wanted = policy(self.isolation, view, {}, next_uid())
+        result = run_limited(argv, folder, self.limits, variables, wanted)
+        failure = failure_of(result)
+        if failure is not None:
+            return failure
+        assert isinstance(result, Finished)
+        return result
+
+
 def compile_triton(
     candidate: Candidate,
     folder: Path,
@@ -63,14 +86,14 @@ def compile_triton(
         return CompileFailed(f"{toolchain.reason}; {toolchain.remedy}", passing=True)
     for name in ("python", "assembler"):
         (folder / name).mkdir()
-    capability = int(known.group(1))
-    ran = _run_python(candidate, folder / "python", capability, limits, toolchain, isolation)
+    means = _Means(int(known.group(1)), limits, toolchain, isolation)
+    ran = _run_python(candidate, folder / "python", means)
     if not isinstance(ran, Finished):
         return ran
     try:
         kernels = _read_answer(folder / "python" / ANSWER, len(triton_steps(candidate.plan)))
         text, built = _link(candidate, kernels)
-        assembled = _assemble(text, folder / "assembler", capability, limits, toolchain, isolation)
+        assembled = _assemble(text, folder / "assembler", means)
         if not isinstance(assembled, Finished):
             return assembled
         path = folder / "assembler" / BINARY
@@ -87,21 +110,14 @@ def triton_steps(plan: Plan) -> list[TritonLaunch]:
     return [step for step in plan.steps if isinstance(step, TritonLaunch)]
 
 
-def _run_python(
-    candidate: Candidate,
-    folder: Path,
-    capability: int,
-    limits: Limits,
-    toolchain: Toolchain,
-    isolation: Isolation,
-) -> Finished | CompileResult:
+def _run_python(candidate: Candidate, folder: Path, means: _Means) -> Finished | CompileResult:
     """Have the source imported and its kernels compiled."""
-    aligned, packages = pointers_are_aligned(), str(toolchain.path.parent)
+    aligned, packages = pointers_are_aligned(), str(means.toolchain.path.parent)
     steps = triton_steps(candidate.plan)
     job = {
         "packages": [packages],
         "source": str(folder / SOURCE),
-        "arch": capability,
+        "arch": means.capability,
         "kernels": [request(step, candidate.plan, aligned) for step in steps],
     }
     (folder / SOURCE).write_text(candidate.source)
@@ -114,31 +130,24 @@ def _run_python(
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     argv = [sys.executable, "-I", "-S", triton_child.__file__, JOB, ANSWER]
-    return _run(argv, folder, read, limits, isolation, variables)
+    return means.run(argv, folder, read, variables)
 
 
-def _assemble(
-    text: str,
-    folder: Path,
-    capability: int,
-    limits: Limits,
-    toolchain: Toolchain,
-    isolation: Isolation,
-) -> Finished | CompileResult:
+def _assemble(text: str, folder: Path, means: _Means) -> Finished | CompileResult:
     """With the first of Triton's assemblers that knows the version of PTX: Triton picks one by the architecture, by a
     rule that changes from version to version, and writes what that one knows."""
     target = ptx.target_of(text)
-    if target.rstrip("af") != f"sm_{capability}":
-        return CompileFailed(f"the PTX is for {target}, not for sm_{capability}")
+    if target.rstrip("af") != f"sm_{means.capability}":
+        return CompileFailed(f"the PTX is for {target}, not for sm_{means.capability}")
     (folder / ASSEMBLY).write_text(text)
-    first = toolchain.path / TRITON_ASSEMBLER
-    flags = ["-v", *_extra_flags(toolchain), f"--gpu-name={target}", ASSEMBLY, "-o", BINARY]
+    first = means.toolchain.path / TRITON_ASSEMBLER
+    flags = ["-v", *_extra_flags(means.toolchain), f"--gpu-name={target}", ASSEMBLY, "-o", BINARY]
     result: Finished | CompileResult = CompileFailed("Triton has no assembler")
     for assembler in (first, first.with_name(f"{first.name}-blackwell")):
         if not assembler.is_file():
             continue
         argv = [str(assembler), *flags]
-        result = _run(argv, folder, (str(assembler),), limits, isolation, {})
+        result = means.run(argv, folder, (str(assembler),), {})
         if not (isinstance(result, CompileFailed) and "Unsupported .version" in result.log):
             break
     return result
@@ -148,24 +157,6 @@ def _extra_flags(toolchain: Toolchain) -> list[str]:
     """What this version of Triton gives its assembler to get around faults of it."""
     text = (toolchain.path / "backends/nvidia/compiler.py").read_text()
     return re.findall(r"reg_alloc = \['(--regAllocOptLevel=\d)'\]", text)
-
-
-def _run(
-    argv: Sequence[str],
-    folder: Path,
-    read: Sequence[str],
-    limits: Limits,
-    isolation: Isolation,
-    variables: dict[str, str],
-) -> Finished | CompileResult:
-    view = View((*SYSTEM, *LOADER, *MACHINE, *read), (str(folder),), NULLS)
-    wanted = policy(isolation, view, {}, next_uid())
-    result = run_limited(argv, folder, limits, variables, wanted)
-    failure = failure_of(result)
-    if failure is not None:
-        return failure
-    assert isinstance(result, Finished)
-    return result
 
 
 def _read_answer(path: Path, count: int) -> list[dict[str, Any]]:
