@@ -21,7 +21,7 @@ from cuda_agent_backend.codegen.cuda.channel_gather.copies import (
 )
 from cuda_agent_backend.codegen.cuda.channel_gather.match import ChannelGathers, channel_gathers_of
 from cuda_agent_backend.codegen.cuda.channel_gather.schedules import ChannelGatherParams
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
+from cuda_agent_backend.codegen.cuda.common.lane_printer import local_reader, memory_printer
 from cuda_agent_backend.codegen.cuda.common.parts import (
     BYTES,
     Emitted,
@@ -171,15 +171,8 @@ class _TileWriter:
     def _made(self) -> list[str]:
         """A vector of channels at one point, left in the tile."""
         made: dict[str, str] = {}
-        buffers = self.region.buffers
-        printer = LanePrinter(
-            self.found.channels[0],
-            lambda b: f"m_{b}",
-            local_reader(made),
-            lambda b: buffers[b].dtype,
-            "",
-            self.tile.vector,
-        )
+        buffers, channel = self.region.buffers, self.found.channels[0]
+        printer = memory_printer(self.region, local_reader(made), channel, self.tile.vector)
 
         def kept(store: Store, value: str) -> str:
             dtype = COMPUTE_TYPES[buffers[store.buffer].dtype]
@@ -189,8 +182,5 @@ class _TileWriter:
         return stage_lines(self.kernel, self.whole, printer, made, kept)
 
     def _stored(self, value: str) -> str:
-        store, buffers = self.found.store, self.region.buffers
-        printer = LanePrinter(
-            None, lambda b: f"m_{b}", local_reader({}), lambda b: buffers[b].dtype, ""
-        )
+        store, printer = self.found.store, memory_printer(self.region, local_reader({}))
         return printer.store(store.buffer, store.index, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import sympy
 import torch
@@ -14,6 +15,7 @@ from cuda_agent_backend.codegen.ir.facts import AT_LEAST
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.printer import Printer, as_double, c_place, is_double
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import (
     Body,
     Instruction,
@@ -275,3 +277,20 @@ class LanePrinter(Printer):
             if step == -1:
                 return f"ca::store_reversed<L>({at}, {value});"
         return super().store(buffer, index, value, stream=stream)
+
+
+def memory_printer(
+    region: LoweredRegion,
+    local: Callable[[Instruction], str],
+    lane: sympy.Symbol | None = None,
+    width: int = 1,
+    **more: Any,
+) -> LanePrinter:
+    """Of a kernel whose parameters are the region's buffers by their names, each after ``m_``; lines are not indented.
+
+    more: as of `LanePrinter`.
+    """
+    buffers = region.buffers
+    return LanePrinter(
+        lane, lambda b: f"m_{b}", local, lambda b: buffers[b].dtype, "", width, **more
+    )

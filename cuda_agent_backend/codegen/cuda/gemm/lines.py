@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import GemmForm
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, memory_printer
 from cuda_agent_backend.codegen.cuda.common.parts import (
     local_types,
 )
@@ -61,10 +61,8 @@ def tail_lines(
             raise Unsupported("a value of the tail that is not there")
         return forwarded[i.buffer]
 
-    types, buffers = local_types(kernel), region.buffers
-    printer = LanePrinter(
-        lane, lambda b: f"m_{b}", local, lambda b: buffers[b].dtype, "", output.vector
-    )
+    types = local_types(kernel)
+    printer = memory_printer(region, local, lane, output.vector)
     out = [*decompose("row", c.rows, index), *decompose("column", c.columns, index)]
     for number, stage in enumerate(kernel.stages):
         value = "total"
@@ -79,3 +77,19 @@ def tail_lines(
 
 def no_local(i: Instruction) -> str:
     raise Unsupported("a factor that is made in the kernel")
+
+
+def later_stages(
+    kernel: Kernel, before: int, printer: LanePrinter, made: dict[str, str]
+) -> list[str]:
+    """The stages behind the first ``before``, one after another.
+
+    made: is told what arrays that stages pass on are in.
+    """
+    types, out = local_types(kernel), list[str]()
+    for number, stage in enumerate(kernel.stages[before:], before):
+        out += printer.lines(stage.body, f"s{number}v")
+        value = f"s{number}v{stage.body.results[0].number}"
+        out += [printer.store(s.buffer, s.index, value) for s in stage.stores]
+        made |= {s.buffer: f"ca::to<{types[s.buffer]}>({value})" for s in stage.local_stores}
+    return out

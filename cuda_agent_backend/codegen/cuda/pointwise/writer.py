@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.analysis.passes import Pass, passes
 from cuda_agent_backend.codegen.cuda.common.flat_loops import POSITION, flat_body, flatten
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
+from cuda_agent_backend.codegen.cuda.common.lane_printer import (
+    LanePrinter,
+    local_reader,
+    memory_printer,
+)
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,
@@ -137,16 +141,8 @@ def _body(
     made: dict[str, str] = {}
     elements = math.prod(n for _, n in dims)
     once = read_once([(p, flat)], {}, elements, region) if layout.once else frozenset()
-    buffers = region.buffers
-    printer = LanePrinter(
-        POSITION,
-        lambda b: f"m_{b}",
-        local_reader(made),
-        lambda b: buffers[b].dtype,
-        "",
-        layout.vector,
-        once=once,
-        named={},
+    printer = memory_printer(
+        region, local_reader(made), POSITION, layout.vector, once=once, named={}
     )
     return [
         *flat.statements,

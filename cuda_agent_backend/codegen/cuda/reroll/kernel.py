@@ -9,7 +9,7 @@ from functools import cached_property
 
 import sympy
 
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, memory_printer
 from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrow_body_integers
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented, kernel_text
 from cuda_agent_backend.codegen.cuda.reroll.form import STEP, LaneStage, Load, StepLoop, StepState
@@ -247,9 +247,7 @@ class LoopWriter:
                 raise Unsupported("a loop that reads single lanes of what is reduced")
             return f"ca::splat<{ctype}, L>({name})"
 
-        return LanePrinter(
-            None, lambda b: f"m_{b}", local, lambda b: buffers[b].dtype, "", kept=self._kept
-        )
+        return memory_printer(self.form.region, local, kept=self._kept)
 
     def _variable(self, buffer: str) -> str:
         return f"w_{buffer}[e]" if buffer in self._wide() else f"g_{buffer}"

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 import sympy
 
 from cuda_agent_backend.codegen.cuda.common.flat_loops import POSITION, Flat
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, is_aligned
+from cuda_agent_backend.codegen.cuda.common.lane_printer import (
+    LanePrinter,
+    is_aligned,
+    memory_printer,
+)
 from cuda_agent_backend.codegen.cuda.common.parts import BYTES, SharedMemory, local_types
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.loops import Span, position_loop, span_loops
@@ -53,8 +57,10 @@ class OnChipCache:
 
     def printer(self, lane: sympy.Symbol | None, width: int) -> LanePrinter:
         """Prints bodies whose loads and local reads go to what is kept."""
-        return LanePrinter(lane, lambda b: f"m_{b}", self.read, lambda b: self.region.buffers[b].dtype,
-                           "", width, self._kept, self._once, local_masked=self.read_masked)  # fmt: skip
+        return memory_printer(
+            self.region, self.read, lane, width,
+            kept=self._kept, once=self._once, local_masked=self.read_masked,
+        )  # fmt: skip
 
     @property
     def _once(self) -> frozenset[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
+from cuda_agent_backend.codegen.cuda.common.lane_printer import local_reader, memory_printer
 from cuda_agent_backend.codegen.cuda.common.parts import (
     BYTES,
     Emitted,
@@ -177,14 +177,7 @@ class _TileWriter:
     def _results(self) -> list[str]:
         """Results, of operands read from shared memory across their loop."""
         made: dict[str, str] = {}
-        printer = LanePrinter(
-            None,
-            lambda b: f"m_{b}",
-            local_reader(made),
-            lambda b: self.region.buffers[b].dtype,
-            "",
-            kept=self._at_hand,
-        )
+        printer = memory_printer(self.region, local_reader(made), kept=self._at_hand)
 
         def store(s: Store, value: str) -> str:
             if self.vector > 1:

@@ -15,7 +15,7 @@ import torch
 
 from cuda_agent_backend.codegen.cuda.attention.pooling.match import HIDDEN, PoolingMatch
 from cuda_agent_backend.codegen.cuda.attention.pooling.schedules import PoolingBlocks, TokenLayout
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
+from cuda_agent_backend.codegen.cuda.common.lane_printer import local_reader, memory_printer
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,
@@ -76,10 +76,8 @@ class _PoolingWriter:
     def _printed(self, kernel: Kernel, hidden: str, value: str) -> tuple[list[str], str]:
         """Stages on one value, and the name of the last one's."""
         types, made = local_types(kernel), {hidden: value}
-        buffers, last, out = self.region.buffers, value, list[str]()
-        printer = LanePrinter(
-            None, lambda b: f"m_{b}", local_reader(made), lambda b: buffers[b].dtype, "", 1
-        )
+        last, out = value, list[str]()
+        printer = memory_printer(self.region, local_reader(made))
         for number, stage in enumerate(kernel.stages):
             out += printer.lines(stage.body, f"s{number}v")
             last = f"s{number}v{stage.body.results[0].number}"

@@ -16,7 +16,7 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import GemmForm, points
 from cuda_agent_backend.codegen.cuda.common.flat_loops import Flat, flat_body
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
+from cuda_agent_backend.codegen.cuda.common.lane_printer import local_reader, memory_printer
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,
@@ -330,11 +330,8 @@ class SkinnyWriter:
     def _tail(self, row: int, at: Point, lane: sympy.Symbol, width: int) -> list[str]:
         others = {s: n for s, n in at.items() if s != lane}
         moved = Flat(self._moved(row, others), ())
-        types, buffers = local_types(self.kernel), self.region.buffers
-        made: dict[str, str] = {}
-        printer = LanePrinter(
-            lane, lambda b: f"m_{b}", local_reader(made), lambda b: buffers[b].dtype, "", width
-        )
+        types, made = local_types(self.kernel), dict[str, str]()
+        printer = memory_printer(self.region, local_reader(made), lane, width)
         out = [f"const int {lane} = {at[lane]};"]
         for number, stage in enumerate(self.kernel.stages):
             value = "total"

@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, by_memory, merged, points
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
+from cuda_agent_backend.codegen.cuda.common.lane_printer import local_reader, memory_printer
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     SharedMemory,
@@ -226,11 +226,8 @@ class SmallWriter:
 
     def _results(self, dims: Sequence[Dim]) -> list[str]:
         """Results, and what is made of each of them, in the order of memory."""
-        buffers, types = self.region.buffers, local_types(self.kernel)
-        made: dict[str, str] = {}
-        printer = LanePrinter(
-            None, lambda b: f"m_{b}", local_reader(made), lambda b: buffers[b].dtype, ""
-        )
+        types, made = local_types(self.kernel), dict[str, str]()
+        printer = memory_printer(self.region, local_reader(made))
         size = points(dims)
         body = [
             "constexpr int L = 1;",

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cuda_agent_backend.codegen.analysis.gemm import points
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
-from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
+from cuda_agent_backend.codegen.cuda.common.lane_printer import local_reader, memory_printer
+from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.match import GluMatch
-from cuda_agent_backend.codegen.cuda.gemm.lines import tail_lines
+from cuda_agent_backend.codegen.cuda.gemm.lines import later_stages, tail_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, output_of
 from cuda_agent_backend.codegen.cuda.gemm.tail_split import TailSplitWriter
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
@@ -138,23 +138,14 @@ class GluWriter(GemmWriter):
 
     def _combined(self) -> list[str]:
         """The stages that combine parts, and what they store."""
-        buffers, types = self.region.buffers, local_types(self.kernel)
         width, made = self.output.vector, dict[str, str]()
         near = self.gemm.rows if self.output.by_rows else self._columns
 
         def local(i: Instruction) -> str:
             return f"parts[{i.index}]" if i.buffer == self.buffer else local_reader(made)(i)
 
-        printer = LanePrinter(
-            near[-1][0], lambda b: f"m_{b}", local, lambda b: buffers[b].dtype, "", width
-        )
-        out: list[str] = []
-        for number, stage in enumerate(self.kernel.stages[self._before :], self._before):
-            out += printer.lines(stage.body, f"s{number}v")
-            value = _name(number, stage)
-            out += [printer.store(s.buffer, s.index, value) for s in stage.stores]
-            made |= {s.buffer: f"ca::to<{types[s.buffer]}>({value})" for s in stage.local_stores}
-        return out
+        printer = memory_printer(self.region, local, near[-1][0], width)
+        return later_stages(self.kernel, self._before, printer, made)
 
     # --- sums shared by several blocks ---
 

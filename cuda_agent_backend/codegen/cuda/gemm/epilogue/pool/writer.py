@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cuda_agent_backend.codegen.analysis.gemm import points
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
-from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
+from cuda_agent_backend.codegen.cuda.common.lane_printer import local_reader, memory_printer
+from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import PoolMatch
-from cuda_agent_backend.codegen.cuda.gemm.lines import tail_lines
+from cuda_agent_backend.codegen.cuda.gemm.lines import later_stages, tail_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, output_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter
@@ -136,7 +136,6 @@ class PoolEpilogueWriter(GemmWriter):
 
     def _pooled(self, width: int) -> list[str]:
         """The stages that work on windows, and what they store."""
-        buffers, types = self.region.buffers, local_types(self.kernel)
         size, made = points(self.gemm.window), dict[str, str]()
 
         def local(i: Instruction) -> str:
@@ -147,16 +146,8 @@ class PoolEpilogueWriter(GemmWriter):
             return f"ca::load<L>(memory + (own * {size} + {i.index}) * stride + n)"
 
         lane = None if width == 1 else self.gemm.columns[-1][0]
-        printer = LanePrinter(
-            lane, lambda b: f"m_{b}", local, lambda b: buffers[b].dtype, "", width
-        )
-        out: list[str] = []
-        for number, stage in enumerate(self.kernel.stages[self._before :], self._before):
-            out += printer.lines(stage.body, f"s{number}v")
-            value = _name(number, stage)
-            out += [printer.store(s.buffer, s.index, value) for s in stage.stores]
-            made |= {s.buffer: f"ca::to<{types[s.buffer]}>({value})" for s in stage.local_stores}
-        return out
+        printer = memory_printer(self.region, local, lane, width)
+        return later_stages(self.kernel, self._before, printer, made)
 
 
 def _name(number: int, stage: RowStage) -> str:

@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.cuda.common.body_rewrites import share_divisors
-from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, memory_printer
 from cuda_agent_backend.codegen.cuda.common.parts import local_types
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.directions import (
@@ -290,8 +290,7 @@ class LineReductions:
                 raise Unsupported("a value of the tail that is not there")
             return made[i.buffer]
 
-        buffers = self.writer.region.buffers
-        return LanePrinter(lane, lambda b: f"m_{b}", local, lambda b: buffers[b].dtype, "", width)
+        return memory_printer(self.writer.region, local, lane, width)
 
     @property
     def _tops(self) -> dict[str, str]:
