@@ -10,7 +10,6 @@ import os
 import subprocess
 import threading
 from collections.abc import Collection
-from types import TracebackType
 from typing import Any
 
 from sandbox.isolation.descendants import descendants
@@ -53,12 +52,7 @@ class PhaseMemory:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(ASK_LIMIT_S + ASK_S)
