@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -47,13 +48,17 @@ def carry_task(op_key: int, task: Task) -> None:
 
 
 def _carrying(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A lowering after which the code has the kernel's line among its imports. C++ has none and carries nothing."""
+    """A lowering after which the code has the kernel's line among its imports. C++ has none and carries nothing.
+
+    The operator may read constants that the graph holds.
+    """
     from torch._inductor import ir
     from torch._inductor.virtualized import V
 
     def lower(*arguments: Any, **more: Any) -> Any:
         before = len(V.graph.operations)
-        found = plain(*arguments, **more)
+        with _constants_taken(V.fake_mode):
+            found = plain(*arguments, **more)
         key = arguments[0] if arguments else None
         if type(key) is int and key in _lines and not V.graph.cpp_wrapper:
             for made in V.graph.operations[before:]:
@@ -63,6 +68,18 @@ def _carrying(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     lower._is_fallback_handler = True  # type: ignore[attr-defined]  # torch asks for it
     return lower
+
+
+@contextmanager
+def _constants_taken(mode: Any) -> Iterator[None]:
+    """Within it a fake mode takes real tensors beside its own: Inductor works out what an operator gives from fake
+    inputs, but gives it constants of the graph as they are, and the mode of a compilation refuses those."""
+    before = mode.allow_non_fake_inputs
+    mode.allow_non_fake_inputs = True
+    try:
+        yield
+    finally:
+        mode.allow_non_fake_inputs = before
 
 
 def _write(call: Any, line: str, wrapper: Any) -> None:

@@ -43,6 +43,30 @@ def test_a_forced_kernel_runs_in_the_smallest_graph(tmp_path: Path) -> None:
     assert attempt.status == "covered"
 
 
+CONSTANTS = {
+    "a byte": torch.tensor(200, dtype=torch.uint8),
+    "a few": torch.arange(5, dtype=torch.uint8),
+    "many": torch.arange(15, dtype=torch.uint8).view(3, 5) * 9,
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_kernel_reads_a_constant_that_its_graph_holds(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    constant = CONSTANTS[name].tolist()
+
+    def largest(x: Tensor) -> Tensor:
+        return torch.maximum(x, torch.tensor(constant, dtype=torch.uint8)).amin(1)
+
+    seen = Capture()
+    call = torch.compile(largest, backend=backend_for(options_in(tmp_path, force=1), seen))
+    x = torch.arange(15, dtype=torch.uint8).view(3, 5) * 17
+    assert torch.equal(call(x), largest(x))
+    assert [region.status for region in seen.reports[0].regions] == [HIT]
+    assert "left to Inductor" not in caplog.text
+
+
 def test_nothing_forced_is_kept_or_found_by_others(tmp_path: Path) -> None:
     call, seen = compiled(tmp_path, 1)
     x = torch.randn(3, 5)
