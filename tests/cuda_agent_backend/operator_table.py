@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[int, tuple[object, ...]]] = {
     "device_assert_async": (1, ("message",)),
     "halide_clamp": (1, (8, True)),
     "partial_accumulate": (0, ("name", "sum", 1, {})),
-    "to_dtype_bitcast": (1, (torch.int32, torch.float32)),
+    "to_dtype_bitcast": (1, (torch.float32, torch.int32)),  # the bits of a float32 have places alone
     **dict.fromkeys(
         (
             "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w",

@@ -1,16 +1,20 @@
-"""Running extremes and running sums of exponentials, with NaN and infinities among the values."""
+"""Running extremes, their places, and running sums of exponentials, with NaN and infinities among the values."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import cuda_emulator
 import pytest
 import torch
-from sketch_kit import run_cpu, sample
+from sketch_kit import Sample, run_cpu, sample
 from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.codegen import api
@@ -24,41 +28,120 @@ def values() -> torch.Tensor:
     return x
 
 
+def ties(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Few different values, so that extremes come again and again; zeros of both signs, NaN and infinities in some."""
+    x = torch.randint(-3, 4, (7, 900), generator=torch.Generator().manual_seed(2))
+    if not dtype.is_floating_point:
+        return x.to(dtype)
+    made = x.to(dtype)
+    made[0, 500], made[0, 700], made[1, 20], made[1, 40] = math.nan, math.nan, math.inf, math.inf
+    made[2, :60], made[3], made[4] = -math.inf, -math.inf, math.inf
+    made[5] = torch.where(x[5] % 2 == 0, 0.0, -0.0)
+    return made
+
+
 EXTREMES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "largest along rows": lambda x: torch.cummax(x, 1).values * 2,
     "smallest along columns": lambda x: torch.cummin(x, 0).values,
 }
-CASES = EXTREMES | {
+EXPONENTIALS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exponentials along rows": lambda x: torch.logcumsumexp(x, 1),
     "exponentials along columns": lambda x: torch.logcumsumexp(x, 0).exp(),
 }
+CASES = EXTREMES | EXPONENTIALS
+PLACES: dict[str, tuple[Callable[[torch.Tensor], Any], torch.dtype]] = {
+    "largest along rows": (lambda x: torch.cummax(x, 1), torch.float32),
+    "largest along columns": (lambda x: torch.cummax(x, 0), torch.float32),
+    "smallest along rows": (lambda x: torch.cummin(x, 1), torch.float32),
+    "places alone": (lambda x: torch.cummin(x * 2, 1).indices + 1, torch.float32),
+    "smallest in half precision": (lambda x: torch.cummin(x, 1), torch.bfloat16),
+    "largest of integers": (lambda x: torch.cummax(x, 1), torch.int32),
+    "smallest of integers along columns": (lambda x: torch.cummin(x, 0), torch.int32),
+    "smallest of bytes": (lambda x: torch.cummin(x, 1), torch.uint8),
+    "largest of truths": (lambda x: torch.cummax(x, 1), torch.bool),
+    "of one element each": (lambda x: torch.cummax(x[:, :1], 1), torch.float32),
+}
+
+
+def emulated(it: Sample, folder: Path) -> Iterator[Sequence[torch.Tensor]]:
+    """What the first schedules for a GPU give, as far as they are emulated."""
+    it = dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
+    for schedule in it.analysis.schedules()[:4]:
+        made = api.generate(it.analysis, schedule)
+        assert isinstance(made, Candidate), made
+        with suppress(cuda_emulator.NotEmulated):
+            yield cuda_emulator.run(made.source, made.plan, it.inputs, folder)
+
+
+def each_way(it: Sample, folder: Path) -> Iterator[Sequence[torch.Tensor]]:
+    """What the first schedule for a processor gives, and one with lanes along the other loop where there is one."""
+    ways = {dict(s.parameters(0))["lanes"]: s for s in reversed(it.analysis.schedules())}
+    for schedule in ways.values():
+        yield run_cpu(it.analysis, schedule, it.inputs, folder)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_emulator_scans_as_eager_does(name: str, tmp_path: Path) -> None:
     with inductor_config.patch(comprehensive_padding=False):
         it = sample(CASES[name], values())
-    it = dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
-    ran = 0
-    for schedule in it.analysis.schedules()[:4]:
-        made = api.generate(it.analysis, schedule)
-        assert isinstance(made, Candidate), made
-        try:
-            (got,) = cuda_emulator.run(made.source, made.plan, it.inputs, tmp_path)
-        except cuda_emulator.NotEmulated:
-            continue
+    found = [got for (got,) in emulated(it, tmp_path)]
+    for got in found:
         torch.testing.assert_close(got, it.want[0], rtol=1e-4, atol=1e-5, equal_nan=True)
-        ran += 1
-    assert ran
+    assert found
 
 
-@pytest.mark.parametrize("name", EXTREMES)
+@pytest.mark.parametrize("name", CASES)
 def test_the_cpu_scans_as_eager_does(name: str, tmp_path: Path) -> None:
-    it = sample(EXTREMES[name], values())
+    it = sample(CASES[name], values())
+    for (got,) in each_way(it, tmp_path):
+        torch.testing.assert_close(got, it.want[0], equal_nan=True)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", PLACES)
+def test_places_are_those_of_the_last_of_equal_extremes(
+    name: str, target: str, tmp_path: Path
+) -> None:
+    function, dtype = PLACES[name]
+    it = sample(function, ties(dtype))
+    found = list((each_way if target == "cpu" else emulated)(it, tmp_path))
+    for got in found:
+        for own, want in zip(got, it.want, strict=True):
+            torch.testing.assert_close(own, want, rtol=0, atol=0, equal_nan=True)
+    assert found
+
+
+def test_the_cuda_compiler_takes_scans_of_places(tmp_path: Path) -> None:
+    """What g++ takes from the emulator need not be what nvcc takes."""
+    compiler = shutil.which("nvcc")
+    if compiler is None:
+        pytest.skip("no nvcc")
+    it = sample(lambda x: torch.cummax(x, 1), ties())
+    it = dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
+    made = api.generate(it.analysis, it.analysis.schedules()[0])
+    assert isinstance(made, Candidate), made
+    (tmp_path / "k.cu").write_text(made.source)
+    command = [compiler, "-w", "-arch=sm_90a", "--ptx", "k.cu", "-o", "k.ptx"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_what_is_little_beside_the_largest_exponential_stays(tmp_path: Path) -> None:
+    x = torch.tensor([[0.0, -46.0, -46.0], [-46.0, 0.0, -46.0]])
+    it = sample(lambda x: torch.logcumsumexp(x, 1), x)
     (got,) = run_cpu(it.analysis, it.analysis.schedules()[0], it.inputs, tmp_path)
-    torch.testing.assert_close(got, it.want[0], equal_nan=True)
+    assert got[0, 1] > 0
+    torch.testing.assert_close(got, it.want[0], rtol=1e-6, atol=0.0)
 
 
-def test_the_places_of_extremes_are_left_to_inductor() -> None:
-    found = api.analyse(sample(lambda x: torch.cummax(x, 1), values()).task)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_the_places_of_values_of_64_bits_are_left_to_inductor(dtype: torch.dtype) -> None:
+    found = api.analyse(sample(lambda x: torch.cummax(x, 1), values().nan_to_num().to(dtype)).task)
     assert isinstance(found, api.NotCovered)
+    assert "a scan of values of 64 bits with their places" in found.reason
+
+
+def test_bits_of_numbers_that_a_program_asks_for_are_left_to_inductor() -> None:
+    found = api.analyse(sample(lambda x: (x * 2).view(torch.int32) + 1, values()).task)
+    assert isinstance(found, api.NotCovered)
+    assert "bit casts" in found.reason

@@ -10,6 +10,7 @@ from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, c_index
+from cuda_agent_backend.codegen.ir.running import EXPONENTIALS
 
 FLUSH_ELEMENTS = 1024
 """Elements of a sum between two flushes of its accumulators: the length of a run in the cascade."""
@@ -166,7 +167,10 @@ class InnerLanes(LoopNestWriter):
             scanned = f"const auto scanned = ca::scan_lanes<{op}>(ca::to<{wide}>({value}), carry);"
             return [scanned, *self._all_stores(stage, f"ca::to<{ctype}>(scanned)")]
 
-        self.lines.append(f"      {wide} carry = {op}::identity<{wide}>();")
+        start = f"{wide} carry = {op}::identity<{wide}>();"
+        if stage.combine == EXPONENTIALS:
+            start = "ca::exponentials<1> carry;"
+        self.lines.append(f"      {start}")
         self.lines += self._step(self._body(p, at_end))
         # a vector of doubles twice as wide as a register makes its shuffles slow
         width = max(1, self.params.width // 2) if ctype == "float" else self.params.width

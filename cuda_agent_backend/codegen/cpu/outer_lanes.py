@@ -9,6 +9,7 @@ from cuda_agent_backend.codegen.cpu.loop_nest import LoopNestWriter, position, s
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, c_index
+from cuda_agent_backend.codegen.ir.running import EXPONENTIALS
 
 RUN_ROWS = 32
 """Elements of a sum between two flushes of its accumulators."""
@@ -99,10 +100,13 @@ class OuterLanes(LoopNestWriter):
         (stage,) = p.stages
         ctype, op = COMPUTE_TYPES[stage.dtype], f"ca::scan_{stage.combine}"
         wide = f"ca::scan_t<{ctype}>"
-        self.lines.append(
-            f"        ca::vec<{wide}, L> carry[U]; for (int u = 0; u < U; ++u) "
+        start = (
+            f"ca::vec<{wide}, L> carry[U]; for (int u = 0; u < U; ++u) "
             f"carry[u] = ca::splat<{wide}, L>({op}::identity<{wide}>());"
         )
+        if stage.combine == EXPONENTIALS:
+            start = "ca::exponentials<L> carry[U];"
+        self.lines.append(f"        {start}")
 
         def at_end(number: int, stage: RowStage, value: str) -> list[str]:
             combine = f"carry[u] = {op}::combine(carry[u], ca::to<{wide}>({value}));"

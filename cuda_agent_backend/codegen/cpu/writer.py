@@ -14,6 +14,7 @@ from cuda_agent_backend.codegen.cpu.inner_lanes import InnerLanes
 from cuda_agent_backend.codegen.cpu.loop_nest import LoopNestWriter
 from cuda_agent_backend.codegen.cpu.outer_lanes import OuterLanes
 from cuda_agent_backend.codegen.cpu.params import LoopNestParams, ProductParams
+from cuda_agent_backend.codegen.ir import running
 from cuda_agent_backend.codegen.ir import special_functions as special
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
@@ -32,8 +33,12 @@ ENTRY = "cuda_agent_kernel"
 MAX_STACK_BYTES = 512 * 1024
 """Row-local arrays of one thread; beyond this they would not stay in a core's caches anyway."""
 _PRELUDE = "cpu/prelude.h"
-_MORE = {"cpu/whole.h": SAFE, special.HEADERS["cpu"]: special.NAMES}
-"""Headers for operators that few kernels have, by those."""
+_MORE = {
+    "cpu/whole.h": SAFE,
+    special.HEADERS["cpu"]: special.NAMES,
+    running.HEADERS["cpu"]: running.NEEDED_BY["cpu"],
+}
+"""Headers for operators, and ways to combine, that few kernels have, by those."""
 
 
 def emit(
@@ -83,7 +88,8 @@ def program(
 
 def _more(kernels: Sequence[Kernel]) -> list[str]:
     """The headers of `_MORE` that the kernels need."""
-    found = {i.op for kernel in kernels for stage in kernel.stages for i in stage.body.walk()}
+    stages = [stage for kernel in kernels for stage in kernel.stages]
+    found = {i.op for stage in stages for i in stage.body.walk()} | {s.combine for s in stages}
     return [name for name, operators in _MORE.items() if found & operators]
 
 

@@ -24,6 +24,7 @@ from cuda_agent_backend.codegen.cuda.registry import JOIN_BY_NAME, JOINS, KERNEL
 from cuda_agent_backend.codegen.cuda.rows.facts import traffic_of
 from cuda_agent_backend.codegen.cuda.rows.prepare.peel import peel_tail
 from cuda_agent_backend.codegen.cuda.schedules import MOST, kernel_schedules
+from cuda_agent_backend.codegen.ir import running
 from cuda_agent_backend.codegen.ir import special_functions as special
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
@@ -95,8 +96,11 @@ def _preludes(
     halves = half_types(b.dtype for b in region.buffers.values())
     files = [_PRELUDE]
     bodies = (stage.body for kernel in kernels for stage in kernel.stages)
-    if any(i.op in special.NAMES for body in bodies for i in body.walk()):
+    operations = {i.op for body in bodies for i in body.walk()}
+    if operations & special.NAMES:
         files.append(special.HEADERS["cuda"])
+    if operations & running.NEEDED_BY["cuda"]:
+        files.append(running.HEADERS["cuda"])
     for family in (*JOINS, *KERNELS):
         for given in map(dict, schedule.kernels):
             if given.get(SKETCH) == family.name:

@@ -16,6 +16,7 @@ from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, HALVES, OPERATIONS
 from cuda_agent_backend.codegen.ir.ssa import (
     COMPARISONS,
+    FLOAT_BITS,
     GATHER,
     PLACE,
     PLACE_EXPR,
@@ -50,7 +51,9 @@ TRAPS = {
 ORDERS = {"lt": "safe_lt", "le": "safe_le", "gt": "safe_gt", "ge": "safe_ge"}
 """Truths in order, of which vector lanes hold the greater one as -1, and what minds that."""
 SAFE = frozenset([*TRAPS.values(), *ORDERS.values()])
-_STRUCTURE = ("load", GATHER, PLACE, PLACE_EXPR, "constant", "index_expr", "to_dtype", "masked")
+_STRUCTURE = (
+    "load", GATHER, PLACE, PLACE_EXPR, "constant", "index_expr", "to_dtype", FLOAT_BITS, "masked",
+)  # fmt: skip
 _SAME = ("identity", "libdevice_identity")
 DtypeOf = Callable[[str], torch.dtype]
 

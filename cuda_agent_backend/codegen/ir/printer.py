@@ -19,6 +19,7 @@ from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.special_functions import FUNCTIONS
 from cuda_agent_backend.codegen.ir.ssa import (
+    FLOAT_BITS,
     GATHER,
     PLACE,
     PLACE_EXPR,
@@ -81,6 +82,8 @@ OPERATIONS = {
     "libdevice_exp": "exp", "libdevice_log": "log", "libdevice_sqrt": "sqrt", "libdevice_sigmoid": "sigmoid",
     "mul_rn": "mul_rounded", **FUNCTIONS,
 }  # fmt: skip
+PRINTED = {**OPERATIONS, FLOAT_BITS: FLOAT_BITS}
+"""The same, with what lowering here makes of its own."""
 
 
 def c_index(expr: sympy.Expr) -> str:
@@ -276,12 +279,12 @@ class Printer:
             return f"ca::to<{COMPUTE_TYPES[i.dtype]}>({operands})"
         if i.op in ("identity", "libdevice_identity"):
             return operands
-        if i.op not in OPERATIONS:
+        if i.op not in PRINTED:
             raise Unsupported(f"loop operation {i.op}")
         # Merged with what is added, `place * scale - 0.5` may not be the zero that it is in eager mode, where a weight
         # of zero makes NaN of an infinity, and may be on the other side of an element.
         exact = i.op == "mul" and self._is_unread(i, prefix)
-        return f"ca::{'mul_rounded' if exact else OPERATIONS[i.op]}({operands})"
+        return f"ca::{'mul_rounded' if exact else PRINTED[i.op]}({operands})"
 
     def vector_index(self, index: sympy.Expr) -> str:
         """``index`` as ``vec<int64_t, L>`` where it is not linear in the lane."""

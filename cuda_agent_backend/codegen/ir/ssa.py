@@ -26,6 +26,8 @@ PLACE_EXPR = "place_expr"
 PLACE = "place"
 """An integer as an index: operands are the integer, the size, whether to check it, whether negative ones count from the
 end."""
+FLOAT_BITS = "float_bits"
+"""The bits of a float32 as an int32."""
 
 
 def place_symbol(number: int) -> sympy.Symbol:
@@ -184,7 +186,9 @@ class Tracer(DefaultHandler):
         return self._add("to_dtype", (x,), dtype=dtype)
 
     def to_dtype_bitcast(self, x: Value, dtype: torch.dtype, src_dtype: torch.dtype) -> Value:
-        raise Unsupported("bit casts between dtypes")
+        if (src_dtype, dtype) != (torch.float32, torch.int32):
+            raise Unsupported("bit casts between dtypes")
+        return self._add(FLOAT_BITS, (x,), dtype=dtype)
 
     def load(self, name: str, index: sympy.Expr) -> Value:
         expression, values = self._gathered(sympy.sympify(index))

@@ -31,9 +31,9 @@ from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.operand_types import made_safe, types_of
 from cuda_agent_backend.codegen.ir.region import ARG_REDUCTIONS, Buffer, LoweredRegion, Stage, Store
 from cuda_agent_backend.codegen.ir.ssa import PLACE, Body, narrow_comparisons, trace
+from cuda_agent_backend.codegen.lowering import diagonals, windows
 from cuda_agent_backend.codegen.lowering import overlap_add as overlap
 from cuda_agent_backend.codegen.lowering import running_scans as running
-from cuda_agent_backend.codegen.lowering import windows
 from cuda_agent_backend.codegen.lowering.expand import STORED, expand
 from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
@@ -48,6 +48,10 @@ SCANS = {
 }
 
 
+BIT_CAST = torch.ops.aten.view.dtype
+"""Of what rounding decides, the oracle in float64 has other bits."""
+
+
 class _RegionLowering(GraphLowering):
     """Graph lowering that also accepts scans and poolings that Inductor hands to ATen."""
 
@@ -55,11 +59,12 @@ class _RegionLowering(GraphLowering):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         with windows.small_windows(target, self.meant_for):
-            found = windows.lowered(self.current_node, args, kwargs)
-            if found is None:
-                found = running.lowered(self.current_node, args, kwargs, self.meant_for)
-            if found is None:
-                found = overlap.lowered(self.current_node, args, kwargs)
+            if target is BIT_CAST:
+                raise Unsupported("bit casts between dtypes")
+            found = None
+            for own in (windows, running, overlap, diagonals):
+                if found is None:
+                    found = own.lowered(self.current_node, args, kwargs)
             try:
                 if found is None:
                     found = super().call_function(target, args, kwargs)
@@ -305,7 +310,7 @@ def _why_external(buffer: ir.Buffer) -> str:
     """Whose kernel Inductor calls in the place of loops."""
     operator = getattr(buffer, "op_overload", None)
     if operator in running.EXTREMES:  # which Inductor has loops for on cuda alone
-        return f"{operator}, a scan of values with their places"
+        return f"{operator}, a scan of values of 64 bits with their places"
     if isinstance(buffer, ir.FallbackKernel) and operator is not None:
         return f"{operator}, which Inductor leaves to eager's own kernel"
     return f"external kernel {type(buffer).__name__}"
