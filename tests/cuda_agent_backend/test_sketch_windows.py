@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.ir.schedule import Schedule
+from sandbox.accuracy.rule import Draw, compare_draws
 from sandbox.plan.candidate import Candidate
 
 
@@ -116,6 +117,34 @@ def test_the_cpu_pools_as_eager_does(name: str, tmp_path: Path) -> None:
     function, inputs = CASES[name]
     it = sample(function, *inputs)
     assert_close(run_cpu(it.analysis, it.analysis.schedules()[0], it.inputs, tmp_path), it.want)
+
+
+def infinite_windows() -> torch.Tensor:
+    """Windows of 6 by 6: an infinity and then two numbers whose sum overflows, in its next row; two infinities of both
+    signs; a NaN; three numbers of which the first two overflow and all do not."""
+    x, most = randn(1, 1, 12, 14), torch.finfo(torch.float32).max
+    x[0, 0, 1, 3], x[0, 0, 2, 1:3] = math.inf, -most
+    x[0, 0, 0, 8], x[0, 0, 3, 9] = math.inf, -math.inf
+    x[0, 0, 7, 2] = math.nan
+    x[0, 0, 6, 8], x[0, 0, 6, 9], x[0, 0, 11, 12] = most, most, -most
+    return x.expand(1, 20, 12, 14).contiguous()
+
+
+@pytest.mark.parametrize("lanes", ["inner", "outer"])
+def test_a_sum_is_nan_where_its_terms_say_so_and_nowhere_else(lanes: str, tmp_path: Path) -> None:
+    def pool(x: torch.Tensor) -> torch.Tensor:
+        return F.avg_pool2d(x, 6, stride=(6, 1), divisor_override=2)
+
+    it = sample(pool, infinite_windows())
+    (eager,) = it.want
+    exact = pool(it.inputs[0].double())
+    assert eager[0, 0, 0, 0] == exact[0, 0, 0, 0] == math.inf
+    assert exact[0, 0, 0, 5].isnan() and exact[0, 0, 1, 1].isnan()
+    assert eager[0, 0, 1, 7] == math.inf and exact[0, 0, 1, 7].isfinite()
+    way = next(s for s in it.analysis.schedules() if dict(s.parameters(0))["lanes"] == lanes)
+    (got,) = run_cpu(it.analysis, way, it.inputs, tmp_path)
+    assert torch.equal(got.isnan(), exact.isnan())
+    assert compare_draws([Draw([got], [eager], [exact], beyond=True)]).passes
 
 
 def test_where_maxima_are_is_left_to_inductor() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sympy
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
-from cuda_agent_backend.codegen.cpu.loop_nest import LoopNestWriter, position, shortened
+from cuda_agent_backend.codegen.cpu.loop_nest import (
+    LoopNestWriter,
+    position,
+    shortened,
+    with_wide_windows,
+)
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
-from cuda_agent_backend.codegen.ir.kernel import Dim, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, c_index
 from cuda_agent_backend.codegen.ir.running import EXPONENTIALS
 
@@ -40,6 +47,14 @@ class InnerLanes(LoopNestWriter):
             add("    }")
         add("  }")
         return self.lines
+
+    def _marked(self, kernel: Kernel) -> Kernel:
+        """Windows whose rows no vector fits into."""
+        width = self.params.width
+        marked = with_wide_windows(kernel, lambda stage: stage.inner[-1][1] < width)
+        pairs = zip(marked.stages, kernel.stages, strict=True)
+        self._windows = {stage.name for stage, before in pairs if stage is not before}
+        return marked
 
     def _step(self, body: list[str], arguments: str = "") -> list[str]:
         return [
@@ -88,17 +103,13 @@ class InnerLanes(LoopNestWriter):
         reductions = [(n, s) for n, s in enumerate(p.stages) if s.kind == "reduce"]
         width, unroll, size = self.params.width, self.params.unroll, p.inner[-1][1]
         add = self.lines.append
+        body = self._updates(p, reductions)
+        if self._windows.issuperset(stage.name for _, stage in reductions):
+            self._reduce_windows(p, reductions, body)
+            return
         for n, stage in reductions:
             acc = self._accumulator(stage)
             add(f"      {acc}, {width}> a{n}[{unroll}]; {acc}, 1> t{n};")
-
-        def at_end(number: int, stage: RowStage, value: str) -> list[str]:
-            if stage.kind == "map":
-                return self._all_stores(stage, value)
-            return [f"acc{number}.update({value}, {position(stage)});"]
-
-        lines = [*self._fetches(p), *self._body(p, at_end)]
-        body = self._step(lines, "".join(f", auto& acc{n}" for n, _ in reductions))
         calls = " ".join(
             f"step(ca::lanes<{width}>{{}}, i + {u * width}{''.join(f', a{n}[{u}]' for n, _ in reductions)});"
             for u in range(unroll)
@@ -132,13 +143,42 @@ class InnerLanes(LoopNestWriter):
         ]
         for n, stage in reductions:
             self.lines += [f"      a{n}[0].merge(a{n}[{u}]);" for u in range(1, unroll)]
-            add(f"      const auto r{n} = ca::across(a{n}[0], t{n});")
-            add("      {")
-            self._lane, lane = None, self._lane
-            add("        constexpr int L = 1; (void)L;")
-            self.lines += ["        " + line for line in self._all_stores(stage, f"r{n}")]
-            self._lane = lane
-            add("      }")
+            self._finish(n, stage, f"ca::across(a{n}[0], t{n})")
+
+    def _updates(self, p: Pass, reductions: Sequence[tuple[int, RowStage]]) -> list[str]:
+        """The step of a reducing pass, which is given the accumulators."""
+
+        def at_end(number: int, stage: RowStage, value: str) -> list[str]:
+            if stage.kind == "map":
+                return self._all_stores(stage, value)
+            return [f"acc{number}.update({value}, {position(stage)});"]
+
+        lines = [*self._fetches(p), *self._body(p, at_end)]
+        return self._step(lines, "".join(f", auto& acc{n}" for n, _ in reductions))
+
+    def _reduce_windows(
+        self, p: Pass, reductions: Sequence[tuple[int, RowStage]], body: list[str]
+    ) -> None:
+        """Element by element, each of a window's rows by itself, so that none waits for the one before."""
+        accs = {n: f"{self._accumulator(stage)}, 1>" for n, stage in reductions}
+        self.lines += [f"      {acc} t{n};" for n, acc in accs.items()]
+        self._loops(p.inner[:-1], "      ")
+        given = "".join(f", row{n}" for n in accs)
+        loop = f"for (int64_t i = 0; i < {p.inner[-1][1]}; ++i) step(ca::lanes<1>{{}}, i{given});"
+        own = " ".join(f"{acc} row{n};" for n, acc in accs.items())
+        joined = " ".join(f"t{n}.merge(row{n});" for n in accs)
+        self.lines += ["      {", *body, *(f"        {x}" for x in (own, loop, joined)), "      }"]
+        for n, stage in reductions:
+            self._finish(n, stage, f"t{n}.result()")
+
+    def _finish(self, number: int, stage: RowStage, result: str) -> None:
+        """Store the result of a stage of a reducing pass."""
+        self.lines += [f"      const auto r{number} = {result};", "      {"]
+        self._lane, lane = None, self._lane
+        self.lines.append("        constexpr int L = 1; (void)L;")
+        self.lines += ["        " + line for line in self._all_stores(stage, f"r{number}")]
+        self._lane = lane
+        self.lines.append("      }")
 
     def _fetches(self, p: Pass) -> list[str]:
         """Prefetches of what the first pass over a row reads of that row."""

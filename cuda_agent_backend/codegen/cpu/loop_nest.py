@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sympy
+import torch
 
-from cuda_agent_backend.codegen.analysis.cancellation import mark_cancelling
+from cuda_agent_backend.codegen.analysis.cancellation import WIDE_SUM, mark_cancelling
 from cuda_agent_backend.codegen.analysis.passes import (
     Pass,
     expand_welford,
@@ -41,7 +42,7 @@ class LoopNestWriter(ABC):
     lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.kernel = mark_cancelling(mark_means(expand_welford(self.kernel)))
+        self.kernel = self._marked(mark_cancelling(mark_means(expand_welford(self.kernel))))
         self.passes = passes(self.kernel)
         self.scratch = scratch(self.kernel, self.passes)
         self._types = {
@@ -55,6 +56,10 @@ class LoopNestWriter(ABC):
     @abstractmethod
     def emit(self) -> list[str]:
         """The kernel's statements."""
+
+    def _marked(self, kernel: Kernel) -> Kernel:
+        """``kernel`` with the sums in double that this way to lay lanes wants so."""
+        return kernel
 
     @abstractmethod
     def _gather_index(self, index: sympy.Expr) -> str:
@@ -149,6 +154,21 @@ class LoopNestWriter(ABC):
             return
         self.lines.append(f"  #pragma omp for schedule(static) collapse({len(dims)})")
         self._loops(dims, "  ")
+
+
+def with_wide_windows(kernel: Kernel, is_wide: Callable[[RowStage], bool]) -> Kernel:
+    """``kernel`` with sums of float32 over several loops, those that ``is_wide``, in double.
+
+    Of a sum in runs, one for each row of a window, a run may overflow where eager, which goes through the window in one
+    run, has met an infinity before: the two then make a NaN that eager has not.
+    """
+
+    def one(stage: RowStage) -> RowStage:
+        sums = stage.combine == "sum" and stage.dtype == torch.float32
+        window = sums and len(stage.inner) > 1 and is_wide(stage)
+        return replace(stage, combine=WIDE_SUM) if window else stage
+
+    return replace(kernel, stages=tuple(map(one, kernel.stages)))
 
 
 def shortened(p: Pass) -> int:

@@ -13,6 +13,9 @@ from cuda_agent_backend.codegen.ir.running import EXPONENTIALS
 
 RUN_ROWS = 32
 """Elements of a sum between two flushes of its accumulators."""
+WINDOW = 64
+"""Elements of a window up to which its sum is one run, as in eager: a run for each of its rows may overflow beside an
+infinity that eager has met before, and the two make a NaN."""
 
 
 class OuterLanes(LoopNestWriter):
@@ -91,7 +94,8 @@ class OuterLanes(LoopNestWriter):
                 return [f"a{number}[u].template update<0>({value}, {position(stage)});"]
             return [f"a{number}[u].update({value}, 0);"]
 
-        self._loop(p, self._body(p, at_end), " ".join(f"a{n}[u].flush();" for n, _ in reductions))
+        flush = " ".join(f"a{n}[u].flush();" for n, _ in reductions)
+        self._loop(p, self._body(p, at_end), "" if _is_window(p) else flush)
         for n, stage in reductions:
             finish = [f"const auto r{n} = a{n}[u].result();", *self._all_stores(stage, f"r{n}")]
             self.lines += ["        " + line for line in self._side_by_side(finish)]
@@ -126,3 +130,12 @@ class OuterLanes(LoopNestWriter):
         if scalar:
             return f"{name}[u] = ca::to<{ctype}>({value});"
         return f"ca::store<L>({name} + ({c_index(index)}) * span + u * L, {value});"
+
+
+def _is_window(p: Pass) -> bool:
+    """Whether a pass adds up a few elements of several loops, and no products, of which there may be many."""
+    first = p.stages[0]
+    value, *_ = first.body.results
+    products = any(i.op == "mul" and i.result == value for i in first.body.instructions)
+    alone = len(p.stages) == 1 and first.combine == "sum"
+    return alone and len(p.inner) > 1 and first.points <= WINDOW and not products
