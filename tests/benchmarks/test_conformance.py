@@ -165,6 +165,14 @@ def test_a_worker_has_loaded_the_database_before_its_first_case() -> None:
     assert done.stdout.split() == ["1"]
 
 
+def test_a_worker_begins_and_ends(tmp_path: Path) -> None:
+    words = ["--target", "cpu", "--schedules", "1", "--scratch", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.conformance.worker", *words]
+    told = json.dumps({"cases": []}) + "\n"
+    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, '{"done": true}\n'), done.stderr
+
+
 def test_a_run_ends_cleanly_at_its_limit() -> None:
     rows = run_pool([["runs|forced|0", "sleeps|forced|1"]], DYING, limit_s=2.0)
     assert [row["case"] for row in rows] == ["runs|forced|0"]
