@@ -159,15 +159,13 @@ class InnerLanes(LoopNestWriter):
     def _reduce_windows(
         self, p: Pass, reductions: Sequence[tuple[int, RowStage]], body: list[str]
     ) -> None:
-        """Element by element, each of a window's rows by itself, so that none waits for the one before."""
-        accs = {n: f"{self._accumulator(stage)}, 1>" for n, stage in reductions}
-        self.lines += [f"      {acc} t{n};" for n, acc in accs.items()]
+        """Element by element, in eager's order: where two of the largest numbers cancel, it decides what is left."""
+        for n, stage in reductions:
+            self.lines.append(f"      {self._accumulator(stage)}, 1> t{n};")
         self._loops(p.inner[:-1], "      ")
-        given = "".join(f", row{n}" for n in accs)
+        given = "".join(f", t{n}" for n, _ in reductions)
         loop = f"for (int64_t i = 0; i < {p.inner[-1][1]}; ++i) step(ca::lanes<1>{{}}, i{given});"
-        own = " ".join(f"{acc} row{n};" for n, acc in accs.items())
-        joined = " ".join(f"t{n}.merge(row{n});" for n in accs)
-        self.lines += ["      {", *body, *(f"        {x}" for x in (own, loop, joined)), "      }"]
+        self.lines += ["      {", *body, f"        {loop}", "      }"]
         for n, stage in reductions:
             self._finish(n, stage, f"t{n}.result()")
 
