@@ -33,10 +33,10 @@ PYTEST_ARGS ?=
 ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 QUICK := not slow and not stress
 SLOW := slow or stress
-# Tests of a kind, four at a time (on two cores: many wait for a process or a clock) but for those that need the machine for
+# Tests of a kind, three at a time (on two cores: many wait for a process or a clock) but for those that need the machine for
 # themselves; PYTEST_ARGS choose among them, one by one.
 ifeq ($(PYTEST_ARGS),)
-pytest = $(PY) -m pytest -m '($1) and not alone' -n 4 --dist worksteal && $(PY) -m pytest -m '($1) and alone' $(ALONE)
+pytest = $(PY) -m pytest -m '($1) and not alone' -n 3 --dist worksteal && $(PY) -m pytest -m '($1) and alone' $(ALONE)
 else
 pytest = $(PY) -m pytest -m '$1' $(PYTEST_ARGS) || { [ $$? -eq 5 ] && echo 'there is no such test'; }
 endif
