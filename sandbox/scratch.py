@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from sandbox.file_locks import lock_at_once
 from sandbox.isolation import trees
@@ -136,8 +137,17 @@ def _remove_if_dead(path: Path) -> bool:
 
 
 def _removed(path: Path) -> bool:
-    trees.remove(path)
+    _remove(path)
     return not path.exists()
+
+
+def _remove(home: Path) -> None:
+    """Remove a home, what says whose it is last: whoever is killed over it leaves one that the next process removes."""
+    with suppress(OSError):
+        for path in home.iterdir():
+            if path.name != OWNER:
+                trees.remove(path)
+    trees.remove(home)
 
 
 def _is_old(path: Path) -> bool:
@@ -166,15 +176,22 @@ def _leave_if_empty(place: Path) -> None:
     with _guard, suppress(OSError, KeyError):
         if os.listdir(_homes[place].path) == [OWNER]:  # noqa: PTH208
             home = _homes.pop(place)
-            trees.remove(home.path)
+            _remove(home.path)
             os.close(home.lock)
+
+
+def leave_and_exit(status: int) -> NoReturn:
+    """Give up all homes and end the process, before another thread of it makes one."""
+    with _guard:
+        leave()
+        os._exit(status)
 
 
 def leave() -> None:
     """Give up all homes of this process, as at its end."""
     with _guard:
         for home in _homes.values():
-            trees.remove(home.path)
+            _remove(home.path)
             with suppress(OSError):
                 os.close(home.lock)
         _homes.clear()

@@ -88,8 +88,7 @@ def _end_with_parent() -> None:
 
     while sys.stdin.readline():
         pass
-    scratch.leave()
-    os._exit(1)
+    scratch.leave_and_exit(1)
 
 
 def use_own_temporary_folder() -> Path:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+ROUNDS = 4
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -91,7 +92,17 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def remove(top: str | Path) -> None:
-    """Remove a folder as far as that is possible. Raises nothing."""
+    """Remove a folder as far as that is possible. Raises nothing.
+
+    Where others write there or remove things meanwhile, it is walked through again, as a walk ends over that.
+    """
+    for _ in range(ROUNDS):
+        _remove_once(top)
+        if not os.path.lexists(top):
+            return
+
+
+def _remove_once(top: str | Path) -> None:
     with suppress(OSError):
         for at, name, folder in walk(top, mend=True):
             with suppress(OSError):

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +25,8 @@ WHOLE, FORGETS, SEARCH_S = "CHAOS_WHOLE", "CHAOS_FORGETS", "CHAOS_SEARCH_S"
 SHAPE = (64, 512)
 PATIENCE_S = 20.0
 """How long a user waits in the background mode."""
+PACKAGES = ("torch", "cuda_agent_backend", "sandbox", "kernel_cache")
+"""Whose code a user's process runs."""
 _clock = faults.Clock()
 SOURCE = """
 #include <cmath>
@@ -114,7 +117,7 @@ def user(arguments: Sequence[str]) -> int:
         for name in wishes["models"]:
             function = models()[name]
             told = _compiled(function, x, function(x), wishes)
-            right = right and told["equal"]
+            right = right and told["equal"] is not False
             print(json.dumps({"model": name, "mode": wishes["mode"], **told}), flush=True)
     _end_search()
     until = time.monotonic() + 5.0
@@ -163,7 +166,12 @@ def _compiled(
         warm(function, [x], budget_s=own["budget_s"], options=options)
         options["cuda_agent.search"] = "cached"
     compiled = torch.compile(function, backend=cuda_agent, options=options)
-    equal = bool(torch.allclose(compiled(x), expected, rtol=1e-4, atol=1e-5))
+    try:
+        equal = bool(torch.allclose(compiled(x), expected, rtol=1e-4, atol=1e-5))
+    except Exception as error:
+        if wishes["look"] or not _is_torchs_own(error):
+            raise
+        return {"equal": None, "torchs_own": f"{type(error).__name__}: {error}"[:200]}
     until = time.monotonic() + (PATIENCE_S if wishes["mode"] == "background" else 0.0)
     uses = wishes["look"] and _uses_kernel(compiled, x)
     while wishes["mode"] == "background" and time.monotonic() < until and not uses:
@@ -173,6 +181,18 @@ def _compiled(
         if not wishes["look"] and _waited_enough(until):
             break
     return {"equal": equal, "kernel": uses}
+
+
+def _is_torchs_own(error: Exception) -> bool:
+    """Whether torch could not write a file of its own: with a full disk that fails without us as well."""
+    from torch._inductor.exc import CppCompileError
+
+    inner = getattr(error, "inner_exception", error)
+    if isinstance(inner, CppCompileError):
+        return True  # the compiler of Inductor's own code
+    frames = [frame.filename for frame in traceback.extract_tb(inner.__traceback__)]
+    named = [name for name in frames if any(f"{os.sep}{own}{os.sep}" in name for own in PACKAGES)]
+    return isinstance(inner, OSError) and bool(named) and f"{os.sep}torch{os.sep}" in named[-1]
 
 
 def _waited_enough(until: float) -> bool:

@@ -212,6 +212,7 @@ def _await(user: WarmPopen, patience_s: float, seen: Seen, plan: Plan) -> None:
     if code not in ended:
         seen.problems.append(f"a user ended with status {code}")
     seen.problems += [f"{t['model']} is not eager's" for t in told if t.get("equal") is False]
+    seen.notes += [f"torch could not compile: {t['torchs_own']}" for t in told if "torchs_own" in t]
     seen.problems += [f"{t['left_open']} descriptors stay open" for t in told if t.get("left_open")]
 
 

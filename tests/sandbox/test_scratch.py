@@ -14,12 +14,19 @@ import pytest
 from sandbox import scratch
 
 MAKES = """
-import signal, sys, time
+import os, signal, sys, time
 from sandbox import scratch
 made = scratch.make("deep")
 (made / "below").mkdir()
 (made / "below" / "file").write_bytes(bytes(100))
 print(made, flush=True)
+if sys.argv[1:] == ["dies over it"]:
+    from sandbox.isolation import trees
+    remove_once = trees._remove_once
+    def remove_and_die(top):
+        remove_once(top)
+        os.kill(os.getpid(), signal.SIGKILL)
+    trees._remove_once = remove_and_die
 if sys.argv[1:] == ["wait"]:
     time.sleep(600)
 """
@@ -59,6 +66,15 @@ def test_what_a_killed_process_leaves_goes_with_the_next_process(tmp_path: Path)
     child.kill()
     child.wait(30)
     assert made.exists()
+    assert scratch.sweep(tmp_path) == [made.parent] and homes(tmp_path) == []
+
+
+def test_what_is_left_by_a_process_that_is_killed_while_it_leaves_goes_likewise(
+    tmp_path: Path,
+) -> None:
+    child, made = started(tmp_path, "dies over it")
+    assert child.wait(30) == -signal.SIGKILL and not made.exists()
+    assert homes(tmp_path) == [made.parent]
     assert scratch.sweep(tmp_path) == [made.parent] and homes(tmp_path) == []
 
 

@@ -91,3 +91,22 @@ def test_folders_of_any_depth_are_given_away_and_taken_back(tmp_path: Path) -> N
     privileges.keep([str(top)])
     assert owners() == {0}
     remove(top)
+
+
+def test_a_folder_is_removed_though_a_walk_through_it_breaks_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does where others remove what it is in."""
+    top = tmp_path / "top"
+    (top / "below").mkdir(parents=True)
+    walks = [OSError("gone meanwhile")]
+
+    def breaking(folder: str | Path, mend: bool = False) -> Iterator[tuple[int, str, bool]]:
+        for found in walk(folder, mend):
+            if walks:
+                raise walks.pop()
+            yield found
+
+    monkeypatch.setattr(trees, "walk", breaking)
+    remove(top)
+    assert not top.exists() and not walks
