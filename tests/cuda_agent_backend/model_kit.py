@@ -6,17 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kit.chat import template
+
 MARKS = ["<|end|>", "<|im|>"]
-TEMPLATE = """{%- if tools %}<|im|>system
-Tools:{% for tool in tools %}
-{{ tool | tojson }}{% endfor %}<|end|>
-{% endif %}{%- for m in messages %}<|im|>{{ m.role }}
-{{ m.content }}{% for c in m.tool_calls or [] %}
-<tool_call>
-{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|end|>
-{% endfor %}{% if add_generation_prompt %}<|im|>assistant
-{% endif %}"""
+TEMPLATE = template("Tools:{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}")
 READING: dict[str, Any] = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|im|>assistant\n",

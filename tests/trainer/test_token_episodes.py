@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from token_kit import TEMPLATE, Speaker, byte_tokenizer, call
+from kit.chat import call
+from token_kit import TEMPLATE, Speaker, byte_tokenizer
 from toy_world import ToyTools, ToyWorld
 
 from cuda_agent_backend.agent.policies.chat import Chat

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from token_kit import Speaker, byte_tokenizer, call
+from kit.chat import call
+from token_kit import Speaker, byte_tokenizer
 
 from cuda_agent_backend.agent.policies.engine import Sampled
 

@@ -9,28 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kit.chat import call, template
 from toy_world import TASK, TEAMS, ToyTools, ToyWorld
 
 from cuda_agent_backend.agent.protocol import Message, ToolCall, tool_message
 from cuda_agent_backend.agent.tools.toolbox import tool_schemas
 
 END, BEGIN = "<|end|>", "<|begin|>"
-TEMPLATE = """{%- if tools %}<|begin|>system
-{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}<|end|>
-{% endif %}{%- for m in messages %}<|begin|>{{ m.role }}
-{{ m.content }}{% for c in m.tool_calls or [] %}
-<tool_call>
-{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|end|>
-{% endfor %}{% if add_generation_prompt %}<|begin|>assistant
-{% endif %}"""
+TEMPLATE = template("{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}", BEGIN)
 STRENGTH = 1.5
 """How much likelier its messages are than other ids: about ten thousand times."""
-
-
-def call(name: str, **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def schedule(team: int) -> list[dict[str, Any]]:

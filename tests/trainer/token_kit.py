@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from kit.chat import template
 
 from cuda_agent_backend.agent.policies.engine import EngineFailed, Sampled
 
 END = "<|end|>"
-TEMPLATE = """{%- if tools %}<|im|>system
-{% for tool in tools %}{{ tool.function.name }} {% endfor %}<|end|>
-{% endif %}{%- for m in messages %}<|im|>{{ m.role }}
-{{ m.content }}{% for c in m.tool_calls or [] %}
-<tool_call>
-{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|end|>
-{% endfor %}{% if add_generation_prompt %}<|im|>assistant
-{% endif %}"""
+TEMPLATE = template("{% for tool in tools %}{{ tool.function.name }} {% endfor %}")
 
 
 def byte_tokenizer(template: str = TEMPLATE) -> Any:
@@ -36,11 +29,6 @@ def byte_tokenizer(template: str = TEMPLATE) -> Any:
         additional_special_tokens=["<|im|>"],
         chat_template=template,
     )
-
-
-def call(name: str, **arguments: Any) -> str:
-    """As the template writes it."""
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 class Speaker:
