@@ -185,11 +185,7 @@ def _compiled(
 
 def _is_torchs_own(error: Exception) -> bool:
     """Whether torch could not write a file of its own: with a full disk that fails without us as well."""
-    from torch._inductor.exc import CppCompileError
-
     inner = getattr(error, "inner_exception", error)
-    if isinstance(inner, CppCompileError):
-        return True  # the compiler of Inductor's own code
     frames = [frame.filename for frame in traceback.extract_tb(inner.__traceback__)]
     named = [name for name in frames if any(f"{os.sep}{own}{os.sep}" in name for own in PACKAGES)]
     return isinstance(inner, OSError) and bool(named) and f"{os.sep}torch{os.sep}" in named[-1]

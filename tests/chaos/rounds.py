@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos import faults
-from chaos.plan import MODELS, WINNERS, Fault, Plan, User, plan_of
+from chaos.plan import FOLDERS, MODELS, WINNERS, Fault, Plan, User, plan_of
 from chaos.warm_fork import ADDRESS, MODULES, Warm, WarmPopen
 from kernel_cache import KernelCache, Record
 
@@ -212,7 +212,11 @@ def _await(user: WarmPopen, patience_s: float, seen: Seen, plan: Plan) -> None:
     if code not in ended:
         seen.problems.append(f"a user ended with status {code}")
     seen.problems += [f"{t['model']} is not eager's" for t in told if t.get("equal") is False]
-    seen.notes += [f"torch could not compile: {t['torchs_own']}" for t in told if "torchs_own" in t]
+    said = [f"torch could not compile: {t['torchs_own']}" for t in told if "torchs_own" in t]
+    for_want_of_files = any(
+        (f.do, f.target) in FOLDERS and f.target != "search" for f in plan.faults
+    )
+    (seen.notes if for_want_of_files else seen.problems).extend(said)
     seen.problems += [f"{t['left_open']} descriptors stay open" for t in told if t.get("left_open")]
 
 
