@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 from sandbox import scratch
 from sandbox.isolation import privileges, trees
 from sandbox.isolation.confine import Policy, apply
 from sandbox.workers.fork_server import settle
 from sandbox.workers.settings import WorkerSettings, isolation_policy
-from sandbox.workers.worker import watch
+from sandbox.workers.worker import run_and_exit, watch
 
 _lives: set[int] = set()
 """This end of the pipes that keep processes alive: one that is forked later must not hold those of earlier ones."""
@@ -77,7 +75,7 @@ class ConfinedProcess:
                     os.close(descriptor)
                 watch(inner, their_life, os.open(os.devnull, os.O_WRONLY))
             os.close(their_life)
-            _become(settings, policy, run)
+            run_and_exit(lambda: _confined(settings, policy, run))
         for descriptor in (their_life, *given):
             os.close(descriptor)
 
@@ -115,17 +113,12 @@ def _policy(settings: WorkerSettings, uid: int | None, read: Sequence[Path]) -> 
     return replace(policy, view=replace(policy.view, read=(*policy.view.read, *map(str, read))))
 
 
-def _become(settings: WorkerSettings, policy: Policy, run: Callable[[Path], object]) -> NoReturn:
-    try:
-        _confine(settings.scratch, policy)
-        import torch
+def _confined(settings: WorkerSettings, policy: Policy, run: Callable[[Path], object]) -> None:
+    _confine(settings.scratch, policy)
+    import torch
 
-        torch.set_num_threads(settings.threads)
-        run(settings.scratch)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+    torch.set_num_threads(settings.threads)
+    run(settings.scratch)
 
 
 def _confine(folder: Path, policy: Policy) -> None:

@@ -18,6 +18,7 @@ import signal
 import struct
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -53,8 +54,14 @@ def begin(control: int, life: int, status: int, policy: str) -> NoReturn:
         watch(child, life, status)
     os.close(life)
     os.close(status)
+    run_and_exit(lambda: _confine_and_serve(control, policy))
+
+
+def run_and_exit(work: Callable[[], object]) -> NoReturn:
+    """Do what a forked process is for, and end it without what its parent does at its end: with status 1 where the
+    work raises."""
     try:
-        _confine_and_serve(control, policy)
+        work()
     except BaseException:
         traceback.print_exc()
         os._exit(1)

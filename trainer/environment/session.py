@@ -119,14 +119,12 @@ class Session:
 
     def _taken(self, turn: Turn | Stopped) -> list[Message]:
         if self._episode is None or self.outcome is not None:
-            calls = turn.calls if isinstance(turn, Turn) else ()
-            return [tool_message(call, failed(ENDED)) for call in calls]
+            return _all_answered(turn, ENDED)
         try:
             said = self._episode.give(turn)
         except (WorldFailed, OSError) as error:
             self._end(Outcome("infrastructure", str(error), None))
-            calls = turn.calls if isinstance(turn, Turn) else ()
-            return [tool_message(call, failed(str(error))) for call in calls]
+            return _all_answered(turn, str(error))
         except BaseException as error:
             self._end(Outcome("bug", f"{type(error).__name__}: {error}", None))
             raise
@@ -152,3 +150,9 @@ class Session:
         self.outcome, self._episode = outcome, None
         if self._tools is not None:
             Environment(self._tools.task, self._tools).close()
+
+
+def _all_answered(turn: Turn | Stopped, reason: str) -> list[Message]:
+    """Every call of a turn, none of which was run, and why."""
+    calls = turn.calls if isinstance(turn, Turn) else ()
+    return [tool_message(call, failed(reason)) for call in calls]

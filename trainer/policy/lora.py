@@ -184,8 +184,7 @@ class Adapted:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The adapter, and the score."""
-        score = {} if self._score is None else self._score.state_dict()
-        return {**self.shared.tensors(self.name), **{f"score.{n}": t for n, t in score.items()}}
+        return with_score(self.shared.tensors(self.name), self._score)
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Be what `state_dict` gave. Raises RuntimeError where shapes or names differ."""
@@ -206,6 +205,12 @@ class Score(torch.nn.Linear):
     def forward(self, states: Tensor) -> Tensor:
         """States of any dtype."""
         return super().forward(states.float())
+
+
+def with_score(adapter: Mapping[str, Tensor], score: torch.nn.Linear | None) -> dict[str, Tensor]:
+    """The tensors of an adapter and of a score, where there is one, by names that tell them apart."""
+    own = {} if score is None else score.state_dict()
+    return {**adapter, **{f"score.{name}": tensor for name, tensor in own.items()}}
 
 
 def _devices(model: Any) -> list[int]:

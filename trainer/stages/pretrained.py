@@ -16,7 +16,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from trainer.policy.lora import ACTOR, BEHAVIOUR, CRITIC, Adapted, NoAdapter, Score, Shared
+from trainer.policy.lora import (
+    ACTOR,
+    BEHAVIOUR,
+    CRITIC,
+    Adapted,
+    NoAdapter,
+    Score,
+    Shared,
+    with_score,
+)
 from trainer.policy.model import ModelSettings, critic_of
 from trainer.policy.standard import Broken, Pretrained, load, tensor_files
 from trainer.rollout.chat import ChatSampler, ChatVoice
@@ -65,8 +74,7 @@ class FromCheckpoint:
     def new_critic(self, actor: Any) -> Mapping[str, Tensor]:
         """See `Kind`."""
         if isinstance(actor, Adapted):
-            score = Score(actor.config.get_text_config().hidden_size).state_dict()
-            return {**actor.state_dict(), **{f"score.{n}": t for n, t in score.items()}}
+            return with_score(actor.state_dict(), Score(actor.config.get_text_config().hidden_size))
         found: Mapping[str, Tensor] = critic_of(actor).state_dict()
         return found
 
