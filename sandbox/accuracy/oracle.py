@@ -128,23 +128,31 @@ def exact_operands(
 ) -> dict[int, torch.Tensor] | None:
     """What outputs that hold positions point into, by output number, in its own precision: inputs, or views of them.
     None where some of it is computed. `module` is `build_graph(task)`."""
-    from torch.fx.node import map_arg
-
     rules = position_rules(task)
     if not all(rule.exact for rule in rules.values()):
         return None
-    values: dict[torch.fx.Node, Any] = dict(
-        zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True)
-    )
+    given = module.graph.find_nodes(op="placeholder")
+    values = _Values(dict(zip(given, inputs, strict=True)))
     node_at = {place: node for node, place in _places(module).items()}
+    return {number: values.of(node_at[rule.operand]) for number, rule in rules.items()}
 
-    def value_of(node: torch.fx.Node) -> Any:
-        if node not in values:
+
+class _Values:
+    """What nodes come to, each computed once. A class: a function that called itself would hold the inputs' memory in a
+    reference cycle, until Python next collects garbage."""
+
+    def __init__(self, known: dict[torch.fx.Node, Any]) -> None:
+        self._known = known
+
+    def of(self, node: torch.fx.Node) -> Any:
+        """A node's value."""
+        from torch.fx.node import map_arg
+
+        if node not in self._known:
             target: Any = node.target
-            values[node] = target(*map_arg(node.args, value_of), **map_arg(node.kwargs, value_of))
-        return values[node]
-
-    return {number: value_of(node_at[rule.operand]) for number, rule in rules.items()}
+            args, named = map_arg(node.args, self.of), map_arg(node.kwargs, self.of)
+            self._known[node] = target(*args, **named)
+        return self._known[node]
 
 
 def run_eager(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -109,6 +109,7 @@ class Measurements:
         seconds = speed.seconds["candidate"]
         if seconds < limit * roofline.floor_seconds(task, device.ceilings()):
             device.doubt_ceilings()
+            self.sessions.make_room()
             with self.sessions.alone():
                 device.ceilings(again=True)
         floor = roofline.floor_seconds(task, device.ceilings())

@@ -139,10 +139,18 @@ class Race:
             roofline.reachable_seconds(task, self.ceilings(False)),
         )
         if found.room < roofline.NEAR:
+            self._make_room()
             surer = roofline.reachable_seconds(task, self.ceilings(True))
             found = replace(found, floor_seconds=surer)
         self.session.baselines[self.eager_task.digest] = found
         return found
+
+    def _make_room(self) -> None:
+        """In a frugal session, have both workers give up their inputs: measuring the ceilings takes memory as well."""
+        if self.session.frugal:
+            for worker in (self.baseline, self.candidate):
+                self.session.shed(worker)  # what goes wrong comes up again when it is asked next
+            self.session.release()
 
     def glance(self, pairs: int, worth: float) -> Record | Failure:
         """Samples of the candidate and the faster baseline, which was measured before; fewer where they agree, and of a

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -218,3 +220,18 @@ def test_attention_in_half_precision_is_widened_whichever_the_operator(name: str
         result = found(is_causal=causal)
         torch.testing.assert_close(result.outputs[0], expected)
         assert result.narrow == ()
+
+
+def test_what_exact_operands_were_asked_of_is_free_at_once() -> None:
+    """And not when Python next collects garbage: on a device each draw would have held its inputs until then."""
+    task = row_mean_and_argmax()
+    module, x = build_graph(task), torch.randn(64, 300)
+    seen = weakref.ref(x)
+    gc.collect()
+    gc.disable()
+    try:
+        assert exact_operands(task, module, [x]) is not None
+        del x
+        assert seen() is None
+    finally:
+        gc.enable()
