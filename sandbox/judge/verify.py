@@ -60,6 +60,19 @@ def check_candidate(
     recorded: Sequence[Sequence[torch.Tensor]],
 ) -> Checked:
     """Check the candidate that `worker` has loaded. `Correct` carries the worst report of all."""
+    try:
+        return _checked(session, worker, check, recorded)
+    finally:  # not after each draw: the next one needs the memory again, and a device is slow to take it back
+        if session.frugal:
+            session.release()
+
+
+def _checked(
+    session: Session,
+    worker: WorkerProcess,
+    check: Check,
+    recorded: Sequence[Sequence[torch.Tensor]],
+) -> Checked:
     draws: list[dict[str, Any]] = []
     worst: AccuracyReport | None = None
     for sources in _plan(session, check, recorded):
@@ -151,9 +164,6 @@ def _report(
         return comparison.report(session.nearby(fresh if again else inputs.tensors))
     except torch.OutOfMemoryError as error:
         return Failed("the comparison", f"OutOfMemoryError: {error}")
-    finally:
-        if session.frugal:
-            session.release()
 
 
 @cache

@@ -135,19 +135,19 @@ def of(made: Task, frugal: bool = True) -> Footprint:
 def test_no_phase_holds_more_than_the_contract_allows(name: str, phase: Phase) -> None:
     found = of(TASKS[name]())
     assert found.moved >= FRUGAL_BYTES
-    assert found.with_contexts(phase) <= found.allowed, f"{found.with_contexts(phase) / GB:.1f} GB"
+    assert found.of(phase) <= found.allowed, f"{found.of(phase) / GB:.1f} GB"
 
 
 @pytest.mark.parametrize("name", ["6 GB in and out", "softmax", "norm", "product", "scan"])
 def test_where_eager_needs_little_that_is_two_and_a_half_times_what_is_moved(name: str) -> None:
     found = of(TASKS[name]())
     for phase in PHASES:
-        assert found.with_contexts(phase) <= MOST_TIMES * found.moved + MORE_BYTES, phase
+        assert found.of(phase) <= MOST_TIMES * found.moved + MORE_BYTES, phase
 
 
 def test_a_session_that_is_not_frugal_would_fill_the_card_with_the_largest() -> None:
     found = of(pointwise(6), frugal=False)
-    assert found.with_contexts("race") > 80 * GB
+    assert found.of("race") > 80 * GB
 
 
 def test_eager_holds_what_it_still_reads() -> None:

@@ -77,7 +77,7 @@ def test_a_phase_holds_no_more_than_was_told(large_judge: Judge, phase: Phase) -
     assert isinstance(session, Session) and session.frugal
     told = session.footprint()
     assert held <= told.of(phase) + CONTEXTS * CONTEXT_BYTES, f"{held:,} bytes"
-    assert told.with_contexts(phase) <= told.allowed
+    assert told.of(phase) <= told.allowed
     good_end = isinstance(found, Baselines | Correct)
     assert good_end or found.status in ("wins", "too_slow", "noisy"), found
 
