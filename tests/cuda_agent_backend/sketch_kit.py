@@ -122,6 +122,17 @@ def run_cpu(
     flags: Sequence[str] = (),
 ) -> list[torch.Tensor]:
     """Outputs of the candidate that ``schedule`` stands for, through the launcher. flags: more for the compiler."""
+    return run_cpu_on(analysis, schedule, [inputs], folder, flags)[0]
+
+
+def run_cpu_on(
+    analysis: HasNests,
+    schedule: Schedule,
+    draws: Sequence[Sequence[torch.Tensor]],
+    folder: Path,
+    flags: Sequence[str] = (),
+) -> list[list[torch.Tensor]]:
+    """As `run_cpu`, on several sets of inputs."""
     source, plan = emit(analysis.region, analysis.kernels, schedule)
     candidate = Candidate("cpu", "c++", source, plan, "sketch")
     compiled = compile_candidate(candidate, folder, "native", cxx_flags=flags)
@@ -131,7 +142,8 @@ def run_cpu(
     launcher.define_ops()
     launcher.bind(KEY, program)
     try:
-        result = launcher.op_for(len(plan.input_specs), len(plan.output_specs))(KEY, *inputs)
+        op = launcher.op_for(len(plan.input_specs), len(plan.output_specs))
+        results = [op(KEY, *inputs) for inputs in draws]
     finally:
         launcher.unbind(KEY)
-    return [result] if isinstance(result, torch.Tensor) else list(result)
+    return [[one] if isinstance(one, torch.Tensor) else list(one) for one in results]

@@ -1,17 +1,39 @@
-"""s x - max(s x), the beginning of a softmax of scaled values, as it was written before Inductor made two forms of it.
+"""One form of s x - max(s x), the beginning of a softmax of scaled values, where Inductor made two forms of it.
 
 Inductor (torch 2.13) computes s (x - max(x)) as well, and takes that for rows in which all of s x is finite; which form
 it takes is a reduction of its own. Both are equal in real numbers, and for all other rows it takes what was written.
+
+What was written rounds s x, which is as large as s is, and is not as exact. So the form for finite rows is taken for
+all of them, and s max(x), one number a row, says which row is NaN: t - t is 0 for a finite t, else NaN. In a softmax
+a row in which s x is plus infinity or NaN anywhere, or minus infinity everywhere, is NaN as a whole. Minus infinity
+among others stays what it is.
+
+Between two products the softmax is an attention's, and as such is only known as it was written.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.graph.edit import argument, calls, is_tensor, name_of, reduced_dims, replace
+from cuda_agent_backend.graph.edit import (
+    Editor,
+    argument,
+    aten,
+    calls,
+    dtype_of,
+    is_float,
+    is_tensor,
+    name_of,
+    reduced_dims,
+    replace,
+    shape_of,
+)
+from cuda_agent_backend.graph.matrix_product import PRODUCTS
 from cuda_agent_backend.rewrite.rule import Rule
 
 SCALES = ("mul", "div")
@@ -125,11 +147,85 @@ def _uncast(node: Any) -> Any:
     return node
 
 
+def is_in_attention(written: Node) -> bool:
+    """Whether values scaled by a number come from a product, and what is made of them goes into another."""
+    return _is_product_among(written, lambda node: node.all_input_nodes) and _is_product_among(
+        written, lambda node: list(node.users)
+    )
+
+
+def _is_product_among(node: Node, neighbours: Callable[[Node], list[Node]]) -> bool:
+    """Whether a product is reached from a node by way of neighbours."""
+    seen, left = {node}, [node]
+    while left:
+        found = [near for near in neighbours(left.pop()) if near not in seen]
+        if any(name_of(near) in PRODUCTS for near in found):
+            return True
+        seen.update(found)
+        left += found
+    return False
+
+
+def is_softmax_of(node: Node, dims: tuple[int, ...]) -> bool:
+    """Whether all that is made of a node is a softmax over these dimensions, or the logarithm of one."""
+    powers = [user for user in node.users if name_of(user) == "exp"]
+    if len(powers) != 1:
+        return False
+    (power,) = powers
+    sums = [user for user in power.users if name_of(user) == "sum"]
+    if not sums or any(reduced_dims(one) != dims for one in sums):
+        return False
+
+    def is_quotient(user: Node) -> bool:
+        is_div = name_of(user) == "div" and argument(user, "self") is power
+        return is_div and argument(user, "other") in sums
+
+    def is_logarithm(user: Node) -> bool:
+        is_sub = name_of(user) == "sub" and argument(user, "self") is node
+        return is_sub and _operand(argument(user, "other"), "log") in sums
+
+    return all(user is power or is_logarithm(user) for user in node.users) and all(
+        user in sums or is_quotient(user) for user in power.users
+    )
+
+
+def exact(node: Node, written: Node) -> Node | None:
+    """s (x - max(x)) + (t - t) with t = s max(x), where that is the same in a softmax.
+
+    Not where s x is in half precision that overflows sooner than what the softmax is computed in: minus infinity among
+    finite numbers would become one of them.
+    """
+    stable = _uncast(argument(node, "self"))
+    shifted = _uncast(argument(stable, "self"))
+    if not is_softmax_of(node, _rows(written)) or _is_of_less_range(written):
+        return None
+    edit = Editor(node.graph, node)
+    largest = edit.cast(argument(shifted, "other"), dtype_of(argument(stable, "self")))
+    top = edit.cast(edit.call(stable.target, largest, argument(stable, "other")), dtype_of(node))
+    if shape_of(top) != shape_of(largest):  # the scale is not one number a row
+        return None
+    nothing = edit.call(aten.sub.Tensor, top, top)
+    return edit.call(aten.add.Tensor, argument(node, "self"), nothing)
+
+
+def _is_of_less_range(written: Node) -> bool:
+    """Whether s x is of integers, or in a dtype whose largest number is far below that of the shifted values."""
+    values = _uncast(argument(written, "self"))
+    if not is_float(values):
+        return True
+    return bool(torch.finfo(dtype_of(values)).max < torch.finfo(dtype_of(written)).max / 2)
+
+
 def apply(graph: Graph) -> bool:
     changed = False
     for node in calls(graph, "where"):
-        found = as_written(node)
-        if found is not None and found.meta["val"].dtype == node.meta["val"].dtype:
+        written = as_written(node)
+        if written is None or dtype_of(written) != dtype_of(node):
+            continue
+        by_number = not isinstance(argument(_uncast(argument(node, "self")), "other"), Node)
+        kept = by_number and is_in_attention(written)
+        found = written if kept else exact(node, written)
+        if found is not None:
             replace(node, found)
             changed = True
     return changed
