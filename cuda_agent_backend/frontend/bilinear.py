@@ -34,6 +34,14 @@ def write_out(input1: Any, input2: Any, weight: Any, bias: Any) -> Any:
     input1: [..., m]. input2: [..., n]. weight: [features, m, n]. The result: [..., features].
     """
     features, size, _ = weight.node.meta["example_value"].shape
-    products = F.linear(input2, weight.flatten(0, 1)).unflatten(-1, (features, size))
+    rows = _laid_out(weight).flatten(0, 1)
+    products = F.linear(_laid_out(input2), rows).unflatten(-1, (features, size))
     result = (products * input1.unsqueeze(-2)).sum(-1)
     return result if bias is None else result + bias
+
+
+def _laid_out(factor: Any) -> Any:
+    """A factor whose gradient lies in memory as the operator's own would: without gaps, the last dimension first. That
+    of a product's factor follows the factor, and where that has gaps, is transposed."""
+    value = factor.node.meta["example_value"]
+    return factor.contiguous() if value.requires_grad else factor

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
 from torch.fx import GraphModule
+from torch.nn import functional as F
 
 from cuda_agent_backend.frontend import bilinear
 from cuda_agent_backend.frontend.decompose import decompose
@@ -37,6 +39,34 @@ def test_a_form_is_a_product_and_a_sum(shape: tuple[int, ...], bias: bool) -> No
     torch.testing.assert_close(found, model(left, right))
     want = torch.autograd.grad(model(left, right).sum(), right)
     torch.testing.assert_close(torch.autograd.grad(found.sum(), right), want)
+
+
+def strided(shape: Sequence[int], layout: str) -> torch.Tensor:
+    """Random values without gaps, in another order of dimensions, or at every second place."""
+    if layout == "transposed":
+        return torch.randn(shape).transpose(0, -1).contiguous().transpose(0, -1)
+    if layout == "gaps":
+        return torch.randn(*shape[:-1], 2 * shape[-1])[..., ::2]
+    return torch.randn(shape)
+
+
+@pytest.mark.parametrize("rows", [(), (1,), (3,), (2, 3)])
+@pytest.mark.parametrize("layout", ["plain", "transposed", "gaps"])
+def test_gradients_lie_in_memory_as_the_operators_own(layout: str, rows: tuple[int, ...]) -> None:
+    def backend(gm: GraphModule, inputs: Any) -> Any:
+        assert decompose(gm)
+        return aot_eager(gm, inputs)
+
+    shapes = ((*rows, 4), (*rows, 5), (6, 4, 5))
+    given = [strided(shape, layout).requires_grad_() for shape in shapes]
+    torch._dynamo.reset()
+    found = torch.compile(F.bilinear, backend=backend, dynamic=False)(*given)
+    want = F.bilinear(*given)
+    pairs = zip(
+        torch.autograd.grad(found.sum(), given), torch.autograd.grad(want.sum(), given), strict=True
+    )
+    for own, other in pairs:
+        torch.testing.assert_close(own, other, check_stride=1 not in other.shape)
 
 
 def test_what_would_be_large_between_stays(monkeypatch: pytest.MonkeyPatch) -> None:
