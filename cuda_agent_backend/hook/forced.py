@@ -26,7 +26,14 @@ from cuda_agent_backend.runtime.machine import arch_of, toolchain_of
 from kernel_cache import KernelKey, Record
 from kernel_cache.canonical import sha256
 from sandbox import launcher, scratch
-from sandbox.compile.candidate import Compiled, CompileFailed, CompileTimedOut, compile_candidate
+from sandbox.compile.candidate import (
+    Compiled,
+    CompileFailed,
+    CompileResult,
+    CompileTimedOut,
+    compile_candidate,
+)
+from sandbox.compile.parsed_headers import ParsedHeaders
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 
@@ -66,6 +73,14 @@ class Outcome:
 
 _lock = threading.RLock()
 _known: dict[str, Outcome] = {}
+_headers: ParsedHeaders | None = None
+
+
+def use_headers(headers: ParsedHeaders | None) -> None:
+    """Compile what is forced from now on for cpu with headers that are parsed already; None: with their text."""
+    global _headers
+    with _lock:
+        _headers = headers
 
 
 def force(regions: Iterable[Region], count: int) -> Candidates:
@@ -160,7 +175,7 @@ def _build(candidate: Candidate, target: str) -> Attempt:
     """Compile and load. What is loaded needs its file no more."""
     label = candidate.label
     with scratch.folder("forced") as name:
-        made = compile_candidate(candidate, Path(name), arch_of(target), COMPILE_S)
+        made = _compiled(candidate, Path(name), arch_of(target))
         match made:
             case Compiled():
                 launched = made.launched(candidate)
@@ -175,6 +190,19 @@ def _build(candidate: Candidate, target: str) -> Attempt:
     if isinstance(program, launcher.LoadFailed):
         return Attempt(label, "refused", f"does not load: {program.reason}", candidate)
     return Attempt(label, "covered", "", launched, digest, program)
+
+
+def _compiled(candidate: Candidate, folder: Path, arch: str) -> CompileResult:
+    if _headers is None or candidate.target != "cpu":
+        return compile_candidate(candidate, folder, arch, COMPILE_S)
+    return compile_candidate(
+        candidate,
+        folder,
+        arch,
+        COMPILE_S,
+        cxx_flags=_headers.flags,
+        include=(_headers.folder,),
+    )
 
 
 def _record(outcome: Outcome, attempt: Attempt) -> Record:
