@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.conformance.cases import Case
-from benchmarks.conformance.compare import WRONG, Finding, Values, Yardsticks, alike, judge
+from benchmarks.conformance.compare import EQUAL, WRONG, Finding, Values, Yardsticks, alike, judge
 from benchmarks.conformance.database import has_gradient
 from benchmarks.conformance.forced_graphs import Forced, Part
-from benchmarks.conformance.region_judge import kept, why_wrong
+from benchmarks.conformance.region_judge import kept, kernels_on, why_wrong
 from benchmarks.conformance.samples import Inputs, copied, variants
 from benchmarks.conformance.wide import in_float64, widened
 from sandbox.accuracy.nearby import several
@@ -26,11 +29,15 @@ Stage = Callable[[str], None]
 THREADS = (1, 4)
 SLOW_S = 3.0
 """What takes eager longer is run in a smaller size: it is run some twenty times."""
+MANY = 1000
+"""What eager does in more operators is run in a smaller size too: it is a loop over a dimension, of which a graph has
+every round, each with kernels of its own that are no others than those of a few rounds."""
 
 
 @dataclass
 class Row:
-    """What came of a case. outcome: see `outcomes`. parts: what became of each region of its graphs."""
+    """What came of a case. outcome: see `outcomes`. parts: what became of each region of its graphs. seconds: that it
+    took by the clock; cpu_seconds: that this process and its compilers computed."""
 
     case: str
     outcome: str
@@ -42,6 +49,7 @@ class Row:
     gradients: bool = False
     ratio: float = 0.0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
 
@@ -115,7 +123,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def run_case(case: Case, device: str, schedules: int, scratch: Path, stage: Stage) -> Row:
     """Run one case. Never raises an `Exception`; what crashes the process is named by the last `stage`."""
-    started = time.perf_counter()
+    started, computed = time.perf_counter(), _computed()
     stage("eager")
     row = Row(case.name, "not drawn", "the database has no such sample that eager takes")
     for inputs in variants(case, device):
@@ -129,12 +137,35 @@ def run_case(case: Case, device: str, schedules: int, scratch: Path, stage: Stag
             end_if_lost(error)
             row.why = _brief(error)
             continue
-        if inputs.size != "given" and time.perf_counter() - began > SLOW_S:
+        if inputs.size != "given" and (
+            time.perf_counter() - began > SLOW_S or _operators(call) > MANY
+        ):
             continue
         row = _with_eager(case, call, eager, schedules, scratch, stage)
         break
     row.seconds = round(time.perf_counter() - started, 2)
+    row.cpu_seconds = round(_computed() - computed, 2)
     return row
+
+
+class _Counted(TorchDispatchMode):
+    number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _operators(call: _Call) -> int:
+    """How many eager runs, gradients included."""
+    with threads(1), _Counted() as counted:
+        call.run(call.inputs.call, call.inputs.tensors)
+    return counted.number
+
+
+def _computed() -> float:
+    """Seconds of processor time of this process and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def _with_eager(
@@ -224,6 +255,10 @@ def _forced(
             return _ended(row, "raises", _brief(error))
         row.parts, row.notes = forced.parts(), forced.said()
         findings = {name: judge(values, held) for name, values in found.items()}
+        if not forced.any_kernel() and any(f.verdict != EQUAL for f in findings.values()):
+            with threads(1):  # as eager ran: libraries alone give other bits with other threads
+                values = call.run(forced.call, call.inputs.tensors)
+            findings = {"no kernel": judge(values, held)}
         if any(finding.whole_numbers for finding in findings.values()):
             findings = _with_positions(call, forced, findings)
     return _concluded(row, findings)
@@ -249,12 +284,11 @@ def _results(case: Case, call: _Call, forced: Forced, stage: Stage) -> dict[str,
     on_cpu = all(x.device.type == "cpu" for x in tensors)
     with threads(own):
         found = {f"schedule 1, {own} threads": call.run(forced.call, tensors)}
-    if not forced.any_kernel():  # libraries alone, which give other bits with other threads
-        with threads(1):
-            return {"no kernel": call.run(forced.call, tensors)}
+    if not forced.any_kernel():
+        return {"no kernel": next(iter(found.values()))}
     for other in THREADS:
         if other != own and on_cpu:
-            with threads(other):
+            with threads(own), kernels_on(other):
                 found[f"schedule 1, {other} threads"] = call.run(forced.call, tensors)
     number = 1
     while forced.turn_to(number):

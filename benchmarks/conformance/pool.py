@@ -20,7 +20,7 @@ from typing import Any
 Say = Callable[[dict[str, Any]], None]
 OURS = "forced"
 """What stages begin with in which code of ours runs."""
-START_S, EAGER_S = 180.0, 30.0
+START_S, EAGER_S = 300.0, 30.0
 """For a worker's start, and for what eager takes of a case."""
 
 
@@ -162,10 +162,16 @@ class _Worker:
     def __init__(self, settings: Settings, number: int, scratch: Path) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
         own = settings.environments[number % len(settings.environments)]
-        caches = {
+        temporary = (
+            scratch.parent / "temporary"
+        )  # of all: Inductor keeps headers there, parsed once
+        temporary.mkdir(exist_ok=True)
+        shared = {
             "TORCHINDUCTOR_CACHE_DIR": str(scratch.parent / "inductor"),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
-            "TMPDIR": str(scratch),
+            "TMPDIR": str(temporary),
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
         }
         words = ["--target", settings.target, "--schedules", str(settings.schedules)]
         self.has_worked = False
@@ -175,7 +181,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words.open("w"),
-            env={**os.environ, **caches, **own},
+            env={**os.environ, **shared, **own},
             text=True,
             start_new_session=True,
         )

@@ -53,6 +53,25 @@ def kept() -> Iterator[list[Launched]]:
         ops._launch = launch
 
 
+@contextmanager
+def kernels_on(count: int) -> Iterator[None]:
+    """Within it kernels run on so many threads, whatever the rest of a graph does: Dynamo compiles a graph again for
+    each number of threads, which no kernel of ours is made for."""
+    launch = ops._launch
+
+    def counted(
+        program: Program, inputs: list[Tensor], outputs: list[Tensor], device: torch.device
+    ) -> None:
+        with flags.threads(count):
+            launch(program, inputs, outputs, device)
+
+    ops._launch = counted
+    try:
+        yield
+    finally:
+        ops._launch = launch
+
+
 def why_wrong(launched: Sequence[Launched]) -> str:
     """What the judge says against the regions that ran, "" where nothing. Not "" either where none makes positions."""
     tasks = {id(a.program): o.task for o in forced.outcomes() for a in o.usable}

@@ -31,7 +31,9 @@ TASKS = ("covered", "left", "refused", "does not compile", "bug")
 
 
 def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The whole run. tasks: regions of all graphs, those of one case that are alike counted once."""
+    """The whole run. tasks: regions of all graphs, those of one case that are alike counted once. seconds: of all
+    cases one after another by the clock; cpu_seconds: of processor time. Neither has workers' starts, nor cases that
+    killed one."""
     kept = list(rows)
     outcomes = Counter(row["outcome"] for row in kept)
     tasks = Counter(part["status"] for row in kept for part in row["parts"])
@@ -45,7 +47,8 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "as_inductor": sum(any(n.startswith("as inductor") for n in notes(row)) for row in kept),
         "unsettled_values": sum(any(n.startswith("unsettled") for n in notes(row)) for row in kept),
         "why_left": dict(reasons(kept).most_common(40)),
-        "cpu_seconds": round(sum(row.get("seconds", 0.0) for row in kept)),
+        "seconds": round(sum(row.get("seconds", 0.0) for row in kept)),
+        "cpu_seconds": round(sum(row.get("cpu_seconds", 0.0) for row in kept)),
     }
 
 

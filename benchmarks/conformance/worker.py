@@ -35,7 +35,7 @@ def main() -> None:
 
     quiet()
     _in_float32()  # before the database is loaded: torch's tests forbid such settings
-    wake(args.target)
+    wake(args.target, args.scratch)
     for line in commands():
         for name in json.loads(line)["cases"]:
             row = run_case(
@@ -49,15 +49,25 @@ def main() -> None:
         say({"done": True})
 
 
-def wake(target: str) -> None:
-    """Load the database, and have a context on the device. With many workers side by side it takes longer than the
-    first case has, which would be blamed for it."""
+def wake(target: str, scratch: Path) -> None:
+    """Do what is done once in a process: load the database, have a context on the device, let Inductor find out what
+    the machine has and parse its headers, have our own headers parsed. With many workers side by side it takes longer
+    than the first case has, which would be blamed for it. Raises RuntimeError where headers cannot be parsed."""
     import torch
 
     from benchmarks.conformance.database import operators
+    from cuda_agent_backend.hook import forced
+    from sandbox.compile.parsed_headers import ParsedHeaders, parse_headers
 
+    torch.set_num_threads(1)  # where a case does not say how many: there is a worker for each core
     operators()
-    torch.zeros(1, device=target)
+    torch.compile(torch.sin, dynamic=False)(torch.zeros(64, device=target))
+    torch._dynamo.reset()
+    if target == "cpu":
+        headers = parse_headers(scratch / "headers")
+        if not isinstance(headers, ParsedHeaders):
+            raise RuntimeError(f"the headers of kernels for cpu cannot be parsed: {headers}")
+        forced.use_headers(headers)
 
 
 def _in_float32() -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from benchmarks.conformance import table
+from benchmarks.conformance import case_run, forced_graphs, table
 from benchmarks.conformance.__main__ import visible
 from benchmarks.conformance.case_run import Row, run_case
 from benchmarks.conformance.cases import ROUNDS, Case, Cell, batches_of, cases_of, ordered, part
@@ -26,6 +26,7 @@ from benchmarks.conformance.compare import (
     EQUAL,
     UNSETTLED,
     WRONG,
+    Finding,
     Values,
     Yardsticks,
     judge,
@@ -36,6 +37,7 @@ from benchmarks.conformance.rows import Rows
 from benchmarks.conformance.samples import copied, laid_out, resized, variants
 from benchmarks.conformance.summary import BAD, OUTCOMES, bad, by_operator, summarise
 from cuda_agent_backend.hook import forced
+from sandbox.launcher import ops
 
 SPREAD = (
     "add|float32|1", "where|float32|3", "exp|float32|2", "floor_divide|int32|2", "bitwise_xor|int64|4",
@@ -157,12 +159,78 @@ def test_workers_get_the_gpus_that_the_run_was_given() -> None:
         visible("", 0)
 
 
-def test_a_worker_has_loaded_the_database_before_its_first_case() -> None:
-    code = "from benchmarks.conformance.worker import wake; import sys; wake('cpu'); "
+def test_a_worker_has_done_what_is_done_once_before_its_first_case(tmp_path: Path) -> None:
+    code = "import sys, pathlib; from benchmarks.conformance.worker import wake; "
+    code += "wake('cpu', pathlib.Path(sys.argv[1])); "
     code += "from benchmarks.conformance.database import operators as all; "
-    code += "print(all.cache_info().currsize)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1"]
+    code += "from cuda_agent_backend.hook import forced; "
+    code += "from torch._inductor import cpu_vec_isa as found; "
+    code += "print(all.cache_info().currsize, found.valid_vec_isa_list.cache_info().currsize, "
+    code += "(forced._headers.folder / 'system.h.gch').is_file())"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "1", "True"]
+
+
+TELLING = """
+import json, os, sys
+for line in sys.stdin:
+    why = [os.environ["TMPDIR"], sys.argv[-1], os.environ["OMP_NUM_THREADS"]]
+    for name in json.loads(line)["cases"]:
+        print(json.dumps({"row": {"case": name, "outcome": "covered", "why": why, "parts": []}}))
+    print(json.dumps({"done": True}), flush=True)
+"""
+
+
+def test_workers_share_what_inductor_parses_once_and_have_a_core_each() -> None:
+    (told,) = run_pool([["a|float32|0"]], (sys.executable, "-c", TELLING))
+    temporary, scratch, threads = told["why"]
+    assert Path(temporary).parent == Path(scratch).parent and temporary != scratch
+    assert threads == "1"
+
+
+def test_kernels_run_on_one_thread_and_on_four_in_a_graph_that_is_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, counts = ops._launch, list[int]()
+    compile_with, graphs = forced_graphs.compile_with, list[Any]()
+
+    def launching(*given: Any) -> None:
+        counts.append(torch.get_num_threads())
+        launch(*given)
+
+    def compiling(graph: Any, *given: Any) -> Any:
+        graphs.append(graph)
+        return compile_with(graph, *given)
+
+    monkeypatch.setattr(ops, "_launch", launching)
+    monkeypatch.setattr(forced_graphs, "compile_with", compiling)
+    row = here("add|float32|1", tmp_path)
+    assert (row.outcome, counts, len(graphs)) == ("covered", [4, 1], 1)
+    assert ops._launch is launching
+    assert row.cpu_seconds > 0
+
+
+def test_libraries_that_differ_on_four_threads_are_judged_on_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[Values] = []
+
+    def strict(values: Values, held: Yardsticks) -> Finding:
+        judged.append(values)
+        return Finding(WRONG, "other bits") if len(judged) == 1 else judge(values, held)
+
+    monkeypatch.setattr(case_run, "judge", strict)
+    assert here("select|float32|3", tmp_path).outcome == "no region"
+    assert len(judged) == 2
+
+
+def test_a_loop_of_many_operators_is_run_in_a_smaller_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert here("select|float32|3", tmp_path).size == "large"
+    monkeypatch.setattr(case_run, "MANY", 0)
+    assert here("select|float32|3", tmp_path).size == "given"
 
 
 def test_a_worker_begins_and_ends(tmp_path: Path) -> None:
@@ -298,7 +366,14 @@ def test_every_round_comes_and_float32_comes_first() -> None:
 
 def row(case: str, outcome: str, *statuses: str) -> dict[str, Any]:
     parts = [{"operators": "x", "status": s, "reason": "so", "family": ""} for s in statuses]
-    return {"case": case, "outcome": outcome, "why": "", "parts": parts, "seconds": 1.0}
+    return {
+        "case": case,
+        "outcome": outcome,
+        "why": "",
+        "parts": parts,
+        "seconds": 1.0,
+        "cpu_seconds": 2.0,
+    }
 
 
 def test_the_summary_counts_tasks_and_names_what_is_bad() -> None:
@@ -310,6 +385,7 @@ def test_the_summary_counts_tasks_and_names_what_is_bad() -> None:
     said = summarise(rows)
     assert (said["cases"], said["operators"], said["wrong"], said["crash"]) == (3, 2, 1, 0)
     assert said["share_of_tasks_covered"] == 0.8
+    assert (said["seconds"], said["cpu_seconds"]) == (3, 6)
     assert said["why_left"] == {"left: so": 1}
     assert by_operator(rows)["a"]["tasks"] == {"covered": 3, "left": 1}
     assert [r["case"] for r in bad(rows)] == ["b|float32|0"]
