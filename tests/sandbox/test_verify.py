@@ -24,7 +24,14 @@ def session(fetched: list[Any]) -> Any:
 
 
 def worker(results: list[Any]) -> Any:
-    return SimpleNamespace(run=lambda slot, number, timeout: results.pop(0))
+    """One whose calls end so; `did` is what it was told."""
+    did: list[str] = []
+
+    def run(slot: int, number: int, timeout: float) -> Any:
+        did.append("run")
+        return results.pop(0)
+
+    return SimpleNamespace(run=run, drop=lambda: did.append("drop"), did=did)
 
 
 def calls(session: Any, worker: Any) -> list[Any]:
@@ -35,6 +42,12 @@ def test_outputs_of_both_calls_are_there_to_be_compared() -> None:
     first, second = [torch.zeros(2)], [torch.ones(2)]
     found = calls(session([first, second]), worker([CallTime(0.0), CallTime(0.0)]))
     assert found == [first, second]
+
+
+def test_no_call_runs_beside_the_outputs_of_the_one_before() -> None:
+    asked = worker([CallTime(0.0), CallTime(0.0)])
+    assert len(calls(session([[torch.zeros(2)], [torch.ones(2)]]), asked)) == 2
+    assert asked.did == ["run", "drop", "run", "drop"]
 
 
 def test_what_goes_wrong_in_the_second_call_is_the_outcome() -> None:
