@@ -145,3 +145,14 @@ def test_bits_of_numbers_that_a_program_asks_for_are_left_to_inductor() -> None:
     found = api.analyse(sample(lambda x: (x * 2).view(torch.int32) + 1, values()).task)
     assert isinstance(found, api.NotCovered)
     assert "bit casts" in found.reason
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_exponentials_of_what_half_precision_would_have_rounded_are_left(
+    dtype: torch.dtype,
+) -> None:
+    x = torch.randn(5, 7).to(dtype)
+    computed = api.analyse(sample(lambda x: torch.logcumsumexp(x - 1000, 1), x).task)
+    assert isinstance(computed, api.NotCovered)
+    given = api.analyse(sample(lambda x: torch.logcumsumexp(x, 1).exp(), x).task)
+    assert not isinstance(given, api.NotCovered)
