@@ -149,7 +149,11 @@ class Race:
         """In a frugal session, have both workers give up their inputs: measuring the ceilings takes memory as well."""
         if self.session.frugal:
             for worker in (self.baseline, self.candidate):
-                self.session.shed(worker)  # what goes wrong comes up again when it is asked next
+                trouble = self.session.shed(
+                    worker
+                )  # the baseline's comes up again when it is asked
+                if worker is self.candidate and isinstance(trouble, Crashed | TimedOut):
+                    self._lost = self._lost or trouble
             self.session.release()
 
     def glance(self, pairs: int, worth: float) -> Record | Failure:

@@ -199,7 +199,8 @@ def run_through_operator(
             yield result
             return
         outputs = session.fetch(worker)
-        worker.drop()  # not held beside the next call's
+        if session.task.target == "cuda":
+            worker.drop()  # overwritten, and not held beside the next call's
         if isinstance(outputs, str):
             yield Wrong(f"{inputs.source.distribution} inputs", outputs)
             return

@@ -14,9 +14,10 @@ from sandbox.workers.supervisor import CallTime, Crashed
 INPUTS: Any = SimpleNamespace(number=3, source=SimpleNamespace(distribution="normal"))
 
 
-def session(fetched: list[Any]) -> Any:
+def session(fetched: list[Any], target: str = "cuda") -> Any:
     """One whose worker's outputs are these, one after the other."""
     return SimpleNamespace(
+        task=SimpleNamespace(target=target),
         share=lambda worker, inputs: None,
         timeouts=SimpleNamespace(run=1.0),
         fetch=lambda worker: fetched.pop(0),
@@ -48,6 +49,12 @@ def test_no_call_runs_beside_the_outputs_of_the_one_before() -> None:
     asked = worker([CallTime(0.0), CallTime(0.0)])
     assert len(calls(session([[torch.zeros(2)], [torch.ones(2)]]), asked)) == 2
     assert asked.did == ["run", "drop", "run", "drop"]
+
+
+def test_on_cpu_where_nothing_overwrites_outputs_the_next_call_gets_other_memory() -> None:
+    asked = worker([CallTime(0.0), CallTime(0.0)])
+    assert len(calls(session([[torch.zeros(2)], [torch.ones(2)]], "cpu"), asked)) == 2
+    assert asked.did == ["run", "run"]
 
 
 def test_what_goes_wrong_in_the_second_call_is_the_outcome() -> None:

@@ -8,7 +8,8 @@ all of them, and s max(x), one number a row, says which row is NaN: t - t is 0 f
 a row in which s x is plus infinity or NaN anywhere, or minus infinity everywhere, is NaN as a whole. Minus infinity
 among others stays what it is.
 
-Between two products the softmax is an attention's, and as such is only known as it was written.
+Between two products, and scaled by a number, it stays as written: attention and attention pooling are known in that
+form alone.
 """
 
 from __future__ import annotations
@@ -147,10 +148,13 @@ def _uncast(node: Any) -> Any:
     return node
 
 
-def is_in_attention(written: Node) -> bool:
-    """Whether values scaled by a number come from a product, and what is made of them goes into another."""
-    return _is_product_among(written, lambda node: node.all_input_nodes) and _is_product_among(
-        written, lambda node: list(node.users)
+def is_in_attention(node: Node) -> bool:
+    """Whether scaled values come from a product, and their softmax goes into another, as in attention and in attention
+    pooling."""
+    powers = [user for user in node.users if name_of(user) == "exp"]
+    softmaxes = [user for power in powers for user in power.users if name_of(user) == "div"]
+    return _is_product_among(node, lambda one: one.all_input_nodes) and any(
+        _is_product_among(one, lambda one: list(one.users)) for one in softmaxes
     )
 
 
@@ -159,11 +163,17 @@ def _is_product_among(node: Node, neighbours: Callable[[Node], list[Node]]) -> b
     seen, left = {node}, [node]
     while left:
         found = [near for near in neighbours(left.pop()) if near not in seen]
-        if any(name_of(near) in PRODUCTS for near in found):
+        if any(_is_any_product(near) for near in found):
             return True
         seen.update(found)
         left += found
     return False
+
+
+def _is_any_product(node: Node) -> bool:
+    """Of matrices, or of vectors as Inductor writes it."""
+    is_sum = name_of(node) == "sum" and name_of(argument(node, "self")) == "mul"
+    return bool(is_sum or name_of(node) in PRODUCTS)
 
 
 def is_softmax_of(node: Node, dims: tuple[int, ...]) -> bool:
@@ -173,7 +183,7 @@ def is_softmax_of(node: Node, dims: tuple[int, ...]) -> bool:
         return False
     (power,) = powers
     sums = [user for user in power.users if name_of(user) == "sum"]
-    if not sums or any(reduced_dims(one) != dims for one in sums):
+    if not sums or not all(reduced_dims(one) == dims and argument(one, "keepdim") for one in sums):
         return False
 
     def is_quotient(user: Node) -> bool:
@@ -199,6 +209,8 @@ def exact(node: Node, written: Node) -> Node | None:
     shifted = _uncast(argument(stable, "self"))
     if not is_softmax_of(node, _rows(written)) or _is_of_less_range(written):
         return None
+    if not _is_not_negative(argument(stable, "other")):
+        return None
     edit = Editor(node.graph, node)
     largest = edit.cast(argument(shifted, "other"), dtype_of(argument(stable, "self")))
     top = edit.cast(edit.call(stable.target, largest, argument(stable, "other")), dtype_of(node))
@@ -206,6 +218,16 @@ def exact(node: Node, written: Node) -> Node | None:
         return None
     nothing = edit.call(aten.sub.Tensor, top, top)
     return edit.call(aten.add.Tensor, argument(node, "self"), nothing)
+
+
+def _is_not_negative(factor: Any) -> bool:
+    """Of a number, or of a tensor times its own sign. A row's minus infinity would be its plus infinity otherwise."""
+    if not isinstance(factor, Node):
+        return bool(factor >= 0)
+    if name_of(factor) != "mul":
+        return False
+    a, b = argument(factor, "self"), argument(factor, "other")
+    return _is_sign(a, b) or _is_sign(b, a)
 
 
 def _is_of_less_range(written: Node) -> bool:
@@ -223,8 +245,7 @@ def apply(graph: Graph) -> bool:
         if written is None or dtype_of(written) != dtype_of(node):
             continue
         by_number = not isinstance(argument(_uncast(argument(node, "self")), "other"), Node)
-        kept = by_number and is_in_attention(written)
-        found = written if kept else exact(node, written)
+        found = written if by_number and is_in_attention(node) else exact(node, written)
         if found is not None:
             replace(node, found)
             changed = True
