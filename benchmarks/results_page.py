@@ -141,8 +141,11 @@ def conformance(found: Sequence[Json]) -> str:
     said = []
     for target, entry in found[0]["targets"].items():
         s = entry["summary"]
-        what = f"{s['cases']} cases of {s['operators']} operators"
+        of = f" of {s['planned']}" if "planned" in s else ""
+        what = f"{s['cases']}{of} cases of {s['operators']} operators"
         bad = f"{s['wrong']} wrong, {s['does_not_compile']} do not compile, {s['crash']} crash"
+        others = {"hangs": "hang", "raises": "raise", "bug": "with a bug"}
+        bad += "".join(f", {s[name]} {words}" for name, words in others.items() if s[name])
         said.append(
             f"{target}: {what}, {bad}; {100 * s['share_of_tasks_covered']:.0f} % of tasks covered"
         )

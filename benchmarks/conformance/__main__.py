@@ -40,11 +40,16 @@ def main() -> None:
         "versions": versions(), "rounds": args.rounds, "schedules": args.schedules,
     }  # fmt: skip
     rows = Rows(args.out, identity)
-    batches = _missing(args, rows)
+    planned = _planned(args)
+    batches = _missing(planned, rows)
     total = sum(map(len, batches))
     print(f"{len(rows.rows)} cases done, {total} to do, {args.jobs} at a time", flush=True)
     finished = _run(args, rows, batches)
-    summary = {**summarise(rows.rows.values()), "finished": finished}
+    summary = {
+        **summarise(rows.rows.values()),
+        "planned": sum(map(len, planned)),
+        "finished": finished,
+    }
     write_json(args.out / SUMMARY, summary)
     print(json.dumps({k: v for k, v in summary.items() if k != "why_left"}, indent=1))
     for row in bad(rows.rows.values())[:40]:
@@ -91,11 +96,15 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
     ]
 
 
-def _missing(args: argparse.Namespace, rows: Rows) -> list[list[str]]:
-    """The names of the cases that are not done, in batches."""
+def _planned(args: argparse.Namespace) -> list[list[Case]]:
+    """All cases of the run, in batches."""
     from benchmarks.conformance.database import DTYPES
 
-    planned = batches_of(_cells(args), args.rounds, DTYPES)
+    return batches_of(_cells(args), args.rounds, DTYPES)
+
+
+def _missing(planned: list[list[Case]], rows: Rows) -> list[list[str]]:
+    """The names of the cases that are not done, in batches."""
     found = [[case.name for case in batch if case.name not in rows.rows] for batch in planned]
     return [names for names in found if names]
 

@@ -138,7 +138,7 @@ def run_case(case: Case, device: str, schedules: int, scratch: Path, stage: Stag
             row.why = _brief(error)
             continue
         if inputs.size != "given" and (
-            time.perf_counter() - began > SLOW_S or _operators(call) > MANY
+            time.perf_counter() - began > SLOW_S or _has_many_operators(call)
         ):
             continue
         row = _with_eager(case, call, eager, schedules, scratch, stage)
@@ -156,11 +156,15 @@ class _Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _operators(call: _Call) -> int:
-    """How many eager runs, gradients included."""
-    with threads(1), _Counted() as counted:
-        call.run(call.inputs.call, call.inputs.tensors)
-    return counted.number
+def _has_many_operators(call: _Call) -> bool:
+    """Whether eager runs more than `MANY`, gradients included; not where it fails to run while they are counted."""
+    try:
+        with threads(1), _Counted() as counted:
+            call.run(call.inputs.call, call.inputs.tensors)
+    except Exception as error:
+        end_if_lost(error)
+        return False
+    return counted.number > MANY
 
 
 def _computed() -> float:
@@ -247,21 +251,29 @@ def _forced(
     with Forced(call.inputs.call, schedules, scratch) as forced:
         try:
             found = _results(case, call, forced, stage)
+            row.parts, row.notes = forced.parts(), forced.said()
+            findings = _judged(call, forced, held, found)
         except Exception as error:
             end_if_lost(error)
             row.parts = forced.parts()
             if held.inductor() is None:
                 return _ended(row, "inductor fails", _brief(error))
             return _ended(row, "raises", _brief(error))
-        row.parts, row.notes = forced.parts(), forced.said()
-        findings = {name: judge(values, held) for name, values in found.items()}
-        if not forced.any_kernel() and any(f.verdict != EQUAL for f in findings.values()):
-            with threads(1):  # as eager ran: libraries alone give other bits with other threads
-                values = call.run(forced.call, call.inputs.tensors)
-            findings = {"no kernel": judge(values, held)}
-        if any(finding.whole_numbers for finding in findings.values()):
-            findings = _with_positions(call, forced, findings)
     return _concluded(row, findings)
+
+
+def _judged(
+    call: _Call, forced: Forced, held: Yardsticks, found: dict[str, Values]
+) -> dict[str, Finding]:
+    """What is found of each result. Raises what the graph raises where it has to run once more."""
+    findings = {name: judge(values, held) for name, values in found.items()}
+    if not forced.any_kernel() and any(f.verdict != EQUAL for f in findings.values()):
+        with threads(1):  # as eager ran: libraries alone give other bits with other threads
+            values = call.run(forced.call, call.inputs.tensors)
+        findings = {"no kernel": judge(values, held)}
+    if any(finding.whole_numbers for finding in findings.values()):
+        findings = _with_positions(call, forced, findings)
+    return findings
 
 
 def _with_positions(

@@ -1,8 +1,9 @@
 """The result file of conformance runs: ``python -m benchmarks.conformance.table DIR...`` writes conformance.json.
 
 One entry for each target: machine, versions, commit, summary, a table by operator with reasons, and every case with its
-outcome. Runs of one target on parts of the operators are merged; of a case in several, the last one counts. A target
-that none of the folders has stays as it is in the file.
+outcome. The summary's ``planned``: how many cases a run of all operators has. Runs of one target on parts of the
+operators are merged; of a case in several, the last one counts. A target that none of the folders has stays as it is in
+the file.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.conformance.cases import Cell, cases_of
+from benchmarks.conformance.database import dtypes_of, operators
 from benchmarks.conformance.rows import ROWS, identity_of, read
 from benchmarks.conformance.summary import BAD, OUTCOMES, bad, by_operator, summarise
 from benchmarks.store import FOLDER
@@ -37,13 +40,22 @@ def merged(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
     return {target: _entry(runs[target], list(own.values())) for target, own in rows.items()}
 
 
+def planned(target: str, rounds: int) -> int:
+    """How many cases there are of all operators in so many rounds."""
+    cells = (Cell(name, dtype) for name in operators() for dtype in dtypes_of(name, target))
+    return sum(len(list(cases_of(cell, rounds))) for cell in cells)
+
+
 def _entry(identity: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         **{
             name: identity[name]
             for name in ("machine", "versions", "commit", "rounds", "schedules")
         },
-        "summary": summarise(rows),
+        "summary": {
+            **summarise(rows),
+            "planned": planned(identity["target"], identity["rounds"]),
+        },
         "bad": [{k: row[k] for k in ("case", "outcome", "why")} for row in bad(rows)],
         "operators": by_operator(rows),
         "cases": _compact(rows),

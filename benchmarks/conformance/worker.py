@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import commands
 from benchmarks.conformance.cases import FULL, Case
+from benchmarks.conformance.parsed_headers import ParsedHeaders, parse_headers
 
 
 def main() -> None:
@@ -52,22 +54,29 @@ def main() -> None:
 def wake(target: str, scratch: Path) -> None:
     """Do what is done once in a process: load the database, have a context on the device, let Inductor find out what
     the machine has and parse its headers, have our own headers parsed. With many workers side by side it takes longer
-    than the first case has, which would be blamed for it. Raises RuntimeError where headers cannot be parsed."""
+    than the first case has, which would be blamed for it."""
     import torch
 
     from benchmarks.conformance.database import operators
-    from cuda_agent_backend.hook import forced
-    from sandbox.compile.parsed_headers import ParsedHeaders, parse_headers
 
     torch.set_num_threads(1)  # where a case does not say how many: there is a worker for each core
     operators()
     torch.compile(torch.sin, dynamic=False)(torch.zeros(64, device=target))
     torch._dynamo.reset()
     if target == "cpu":
-        headers = parse_headers(scratch / "headers")
-        if not isinstance(headers, ParsedHeaders):
-            raise RuntimeError(f"the headers of kernels for cpu cannot be parsed: {headers}")
-        forced.use_headers(headers)
+        parse_ours(scratch / "headers")
+
+
+def parse_ours(folder: Path) -> None:
+    """Have the headers of our kernels for cpu parsed once, into folder. Where they cannot be, kernels are compiled with
+    their text, and a line to standard error says why: that takes longer, and nothing else comes of it."""
+    from cuda_agent_backend.hook import forced
+
+    found = parse_headers(folder)
+    if isinstance(found, ParsedHeaders):
+        forced.use_headers(found.flags, (found.folder,))
+    else:
+        print(f"headers are parsed anew for each kernel: {found}", file=sys.stderr, flush=True)
 
 
 def _in_float32() -> None:

@@ -19,11 +19,11 @@ MOST_BYTES = 1 << 28
 
 def is_small(given: dict[str, Any]) -> bool:
     """Whether a form, nodes by the names of the operator's arguments, is small enough, and of fixed sizes."""
-    values = [given[name].meta.get("example_value") for name in ("input1", "weight")]
+    values = [given[name].meta.get("example_value") for name in ("input1", "input2", "weight")]
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
-    if len(tensors) != 2 or not all(type(n) is int for v in tensors for n in v.shape):
+    if len(tensors) != 3 or not all(type(n) is int for v in tensors for n in v.shape):
         return False
-    left, weight = tensors
+    left, _, weight = tensors
     between = left.numel() * weight.shape[0] * left.dtype.itemsize
     return math.prod(left.shape[:-1]) > 0 and between <= MOST_BYTES
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +33,6 @@ from sandbox.compile.candidate import (
     CompileTimedOut,
     compile_candidate,
 )
-from sandbox.compile.parsed_headers import ParsedHeaders
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 
@@ -73,14 +72,16 @@ class Outcome:
 
 _lock = threading.RLock()
 _known: dict[str, Outcome] = {}
-_headers: ParsedHeaders | None = None
+_cxx_flags: tuple[str, ...] = ()
+_include: tuple[Path, ...] = ()
 
 
-def use_headers(headers: ParsedHeaders | None) -> None:
-    """Compile what is forced from now on for cpu with headers that are parsed already; None: with their text."""
-    global _headers
+def use_headers(cxx_flags: Sequence[str], include: Sequence[Path]) -> None:
+    """Compile what is forced from now on for cpu with these flags and folders of headers, as `compile_candidate` takes
+    them: of headers that are parsed already. Empty ones: with the headers' text."""
+    global _cxx_flags, _include
     with _lock:
-        _headers = headers
+        _cxx_flags, _include = tuple(cxx_flags), tuple(include)
 
 
 def force(regions: Iterable[Region], count: int) -> Candidates:
@@ -193,15 +194,10 @@ def _build(candidate: Candidate, target: str) -> Attempt:
 
 
 def _compiled(candidate: Candidate, folder: Path, arch: str) -> CompileResult:
-    if _headers is None or candidate.target != "cpu":
+    if candidate.target != "cpu":
         return compile_candidate(candidate, folder, arch, COMPILE_S)
     return compile_candidate(
-        candidate,
-        folder,
-        arch,
-        COMPILE_S,
-        cxx_flags=_headers.flags,
-        include=(_headers.folder,),
+        candidate, folder, arch, COMPILE_S, cxx_flags=_cxx_flags, include=_include
     )
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from benchmarks.conformance import case_run, forced_graphs, table
+from benchmarks.conformance import case_run, forced_graphs, parsed_headers, table, worker
 from benchmarks.conformance.__main__ import visible
 from benchmarks.conformance.case_run import Row, run_case
 from benchmarks.conformance.cases import ROUNDS, Case, Cell, batches_of, cases_of, ordered, part
@@ -31,12 +31,13 @@ from benchmarks.conformance.compare import (
     Yardsticks,
     judge,
 )
-from benchmarks.conformance.database import DTYPES, operators
+from benchmarks.conformance.database import DTYPES, dtypes_of, operators
 from benchmarks.conformance.pool import Pool, Settings
 from benchmarks.conformance.rows import Rows
 from benchmarks.conformance.samples import copied, laid_out, resized, variants
 from benchmarks.conformance.summary import BAD, OUTCOMES, bad, by_operator, summarise
 from cuda_agent_backend.hook import forced
+from sandbox.compile.toolchain import Toolchain, find_cxx
 from sandbox.launcher import ops
 
 SPREAD = (
@@ -160,16 +161,35 @@ def test_workers_get_the_gpus_that_the_run_was_given() -> None:
 
 
 def test_a_worker_has_done_what_is_done_once_before_its_first_case(tmp_path: Path) -> None:
+    compiler = find_cxx()
+    if not (isinstance(compiler, Toolchain) and compiler.path.name == "g++"):
+        pytest.skip("only g++'s parsed headers are known, and the C++ compiler here is another")
     code = "import sys, pathlib; from benchmarks.conformance.worker import wake; "
     code += "wake('cpu', pathlib.Path(sys.argv[1])); "
     code += "from benchmarks.conformance.database import operators as all; "
     code += "from cuda_agent_backend.hook import forced; "
     code += "from torch._inductor import cpu_vec_isa as found; "
     code += "print(all.cache_info().currsize, found.valid_vec_isa_list.cache_info().currsize, "
-    code += "(forced._headers.folder / 'system.h.gch').is_file())"
+    code += "(forced._include[0] / 'system.h.gch').is_file())"
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", "1", "True"]
+
+
+def test_headers_that_cannot_be_parsed_cost_time_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(forced, "_cxx_flags", ())
+    monkeypatch.setattr(forced, "_include", ())
+    clang = Toolchain("c++", Path("/usr/bin/clang++"), "clang 18")
+    monkeypatch.setattr(parsed_headers, "find_cxx", lambda: clang)
+    worker.parse_ours(tmp_path)
+    assert (forced._cxx_flags, forced._include) == ((), ())
+    assert "parsed anew for each kernel" in capsys.readouterr().err
+    found = parsed_headers.ParsedHeaders(tmp_path)
+    monkeypatch.setattr(worker, "parse_headers", lambda folder: found)
+    worker.parse_ours(tmp_path)
+    assert (forced._cxx_flags, forced._include) == (found.flags, (tmp_path,))
 
 
 TELLING = """
@@ -223,6 +243,39 @@ def test_libraries_that_differ_on_four_threads_are_judged_on_one(
     monkeypatch.setattr(case_run, "judge", strict)
     assert here("select|float32|3", tmp_path).outcome == "no region"
     assert len(judged) == 2
+
+
+def test_a_graph_that_raises_where_it_runs_once_more_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, judged, failed = case_run._Call.run, list[Values](), list[str]()
+
+    def strict(values: Values, held: Yardsticks) -> Finding:
+        judged.append(values)
+        return Finding(WRONG, "other bits")
+
+    def failing(self: Any, *given: Any) -> Values:
+        if judged and not failed:
+            failed.append("once")
+            raise RuntimeError("planted")
+        return run(self, *given)
+
+    monkeypatch.setattr(case_run, "judge", strict)
+    monkeypatch.setattr(case_run._Call, "run", failing)
+    found = here("select|float32|3", tmp_path)
+    assert (found.outcome, len(judged)) == ("raises", 1)
+    assert "planted" in found.why
+
+
+def test_operators_that_cannot_be_counted_are_not_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*given: Any) -> Any:
+        raise NotImplementedError("planted")
+
+    monkeypatch.setattr(case_run, "MANY", 0)
+    monkeypatch.setattr(case_run._Counted, "__torch_dispatch__", failing)
+    assert here("select|float32|3", tmp_path).size == "large"
 
 
 def test_a_loop_of_many_operators_is_run_in_a_smaller_size(
@@ -400,6 +453,8 @@ def test_runs_on_parts_become_one_table(tmp_path: Path) -> None:
         rows.add(row(f"{name}|float32|{number}", "wrong" if number else "covered", "covered"))
     kept = table.write([tmp_path / "a", tmp_path / "b"], tmp_path)["targets"]["cpu"]
     assert (kept["summary"]["cases"], kept["summary"]["wrong"]) == (2, 1)
+    cells = [Cell(name, dtype) for name in operators() for dtype in dtypes_of(name, "cpu")]
+    assert kept["summary"]["planned"] == sum(map(len, batches_of(cells, 8, DTYPES))) > 1000
     assert kept["cases"] == {"a|float32": "0:covered", "b|float32": "1:wrong"}
     assert [entry["case"] for entry in kept["bad"]] == ["b|float32|1"]
     Rows(tmp_path / "g", {"target": "cuda", **facts}).add(row("a|int8|3", "left", "left"))

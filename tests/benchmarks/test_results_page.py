@@ -50,6 +50,20 @@ def test_what_is_awaited_has_a_line_once_it_is_there(tmp_path: Path) -> None:
     assert "bfloat16 x: 17 models, 1.10, 0 slower, 1 less accurate, 0 with more memory" in page
 
 
+def test_all_that_went_wrong_in_the_conformance_run_is_said() -> None:
+    summary = {"cases": 7, "operators": 2, "share_of_tasks_covered": 0.5, "wrong": 0, "crash": 0}
+    summary |= {"does_not_compile": 0, "hangs": 0, "raises": 0, "bug": 0}
+
+    def said(**more: int) -> str:
+        return results_page.conformance([{"targets": {"cpu": {"summary": {**summary, **more}}}}])
+
+    good = "cpu: 7 cases of 2 operators, 0 wrong, 0 do not compile, 0 crash; 50 % of tasks covered"
+    assert said() == good
+    bad = "0 crash, 3 hang, 2 raise, 1 with a bug;"
+    assert said(hangs=3, raises=2, bug=1) == good.replace("0 crash;", bad)
+    assert said(planned=9) == good.replace("7 cases", "7 of 9 cases")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"h100-practice-cold\.json"):
         results_page.page(tmp_path)

@@ -75,6 +75,18 @@ def test_what_would_be_large_between_stays(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.bilinear in targets
 
 
+@pytest.mark.parametrize("unknown", ["input1", "input2", "weight", "none"])
+def test_a_form_of_operands_without_known_values_stays(unknown: str) -> None:
+    shapes = {"input1": (7, 4), "input2": (7, 5), "weight": (6, 4, 5)}
+    graph = torch.fx.Graph()
+    given = {name: graph.placeholder(name) for name in shapes}
+    for name, node in given.items():
+        if name != unknown:
+            node.meta["example_value"] = torch.empty(shapes[name])
+    graph.output(graph.call_function(torch.bilinear, tuple(given.values())))
+    assert decompose(GraphModule(nn.Module(), graph)) == (unknown == "none")
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_under_autocast_it_stays(inside: bool) -> None:
     """The form multiplies in the widest type of its operands, a product of them in the narrow one."""

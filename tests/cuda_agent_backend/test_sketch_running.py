@@ -156,3 +156,38 @@ def test_exponentials_of_what_half_precision_would_have_rounded_are_left(
     assert isinstance(computed, api.NotCovered)
     given = api.analyse(sample(lambda x: torch.logcumsumexp(x, 1).exp(), x).task)
     assert not isinstance(given, api.NotCovered)
+
+
+MOVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "flip": lambda x: x.flip(1),
+    "slice of a permutation": lambda x: x.t()[:, ::2],
+    "copy": lambda x: x.t().contiguous(),
+    "repetition": lambda x: x.repeat(2, 2),
+    "concatenation": lambda x: torch.cat([x, x.flip(1)], 1),
+    "part": lambda x: x.split(3, 1)[1],
+    "zeros": lambda x: torch.nn.functional.pad(x, (1, 0)),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_exponentials_of_what_is_only_moved_are_covered_in_half_precision(name: str) -> None:
+    x, move = torch.randn(5, 7).bfloat16(), MOVES[name]
+    moved = api.analyse(sample(lambda x: torch.logcumsumexp(move(x), 1), x).task)
+    assert not isinstance(moved, api.NotCovered), moved
+    computed = api.analyse(sample(lambda x: torch.logcumsumexp(move(x - 1000), 1), x).task)
+    assert isinstance(computed, api.NotCovered)
+
+
+@pytest.mark.parametrize(
+    "source", [torch.randn(5, 7), torch.randint(0, 1000, (5, 7))], ids=["float32", "int64"]
+)
+def test_exponentials_of_what_is_converted_to_half_precision_are_left(source: torch.Tensor) -> None:
+    found = api.analyse(sample(lambda x: torch.logcumsumexp(x.bfloat16().flip(1), 1), source).task)
+    assert isinstance(found, api.NotCovered)
+
+
+def test_exponentials_behind_constants_of_more_digits_are_left() -> None:
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return torch.logcumsumexp(torch.nn.functional.pad(x, (1, 0), value=0.1), 1)
+
+    assert isinstance(api.analyse(sample(padded, torch.randn(5, 7).half()).task), api.NotCovered)

@@ -7,6 +7,7 @@ The largest such number belongs to the last of the largest values, as eager has 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,10 @@ from torch._inductor import ir, lowering
 from torch._inductor.virtualized import V, ops
 from torch.fx import Node
 
+from cuda_agent_backend.graph.edit import dtype_of, is_tensor, name_of
+from cuda_agent_backend.graph.layout_passes import MOVES
 from cuda_agent_backend.operators.poolings import values_only
+from cuda_agent_backend.operators.views import is_zero_padding
 
 aten = torch.ops.aten
 EXTREMES = {aten.cummax.default: "maximum", aten.cummin.default: "minimum"}
@@ -28,6 +32,8 @@ ORDERED = (
 PLACE_BITS = 32
 LARGEST_ORDER = (1 << 31) - 1
 """That of NaN."""
+MOVED = (MOVES | {"rev"}) - {"constant_pad_nd"}
+"""Operators that compute no value. What padding puts in need not be a number of half precision."""
 
 
 def lowered(node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -44,7 +50,30 @@ def is_rounded_before(node: Node) -> bool:
     """Whether a scan is of what was computed in half precision. Inductor hands it to ATen, with that rounded; in a
     gradient it is a difference of large numbers, and without the rounding e to its power was 2.7 times as far off."""
     x: Any = node.args[0]
-    return x.op == "call_function" and x.meta["val"].dtype in (torch.float16, torch.bfloat16)
+    dtype = x.meta["val"].dtype
+    if dtype not in (torch.float16, torch.bfloat16):
+        return False
+    found, waiting = {x}, [x]
+    while waiting:  # through what only moves values
+        one = waiting.pop()
+        if one.op != "call_function":
+            continue
+        values = _moved_by(one, dtype)
+        if values is None:
+            return True
+        waiting += values - found
+        found |= values
+    return False
+
+
+def _moved_by(node: Node, dtype: torch.dtype) -> set[Node] | None:
+    """The nodes whose values, of ``dtype``, are those of a node but for zeros; None where it computes or converts."""
+    read = set(node.all_input_nodes)
+    if node.target is operator.getitem:  # of a split, or of what computes
+        return read
+    if not (is_zero_padding(node) or name_of(node) in MOVED):
+        return None
+    return read if all(is_tensor(x) and dtype_of(x) == dtype for x in read) else None
 
 
 def _extremes(node: Node, x: Any, dim: int) -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from launch_kit import cpu
 
-from sandbox.compile import parsed_headers
+from benchmarks.conformance import parsed_headers
+from benchmarks.conformance.parsed_headers import NAME, TEXT, ParsedHeaders, parse_headers
+from cuda_agent_backend.codegen import cpu as prelude_folder
 from sandbox.compile.candidate import Compiled, CompileFailed, compile_candidate
-from sandbox.compile.parsed_headers import NAME, TEXT, ParsedHeaders, parse_headers
 from sandbox.compile.toolchain import Missing, Toolchain, find_cxx
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Buffer, Launch, Plan, TensorSpec
 
 SOURCE = f"""{TEXT}
 extern "C" void kernel(void* const* buffers) {{
@@ -19,6 +21,9 @@ extern "C" void kernel(void* const* buffers) {{
   for (int64_t i = 0; i < 1000; ++i) out[i] = std::exp(std::numeric_limits<float>::epsilon() * i);
 }}
 """
+SPEC = TensorSpec("float32", (1000,), (1,))
+PLAN = Plan("cpu", (Buffer("x", "input", SPEC), Buffer("y", "output", SPEC)), (Launch("kernel"),))
+CANDIDATE = Candidate("cpu", "c++", SOURCE, PLAN, "sketch")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,7 @@ def compiled(folder: Path, headers: ParsedHeaders | None, *more: str) -> Compile
     flags = headers.flags if headers else ()
     include = (headers.folder,) if headers else ()
     found = compile_candidate(
-        cpu(SOURCE), folder, "native", cxx_flags=(*flags, *more), include=include
+        CANDIDATE, folder, "native", cxx_flags=(*flags, *more), include=include
     )
     assert isinstance(found, Compiled | CompileFailed)
     return found
@@ -59,6 +64,13 @@ def test_the_text_is_read_only_where_flags_are_others(
     finally:
         text.write_text(TEXT)
     assert isinstance(compiled(tmp_path / "text", parsed, "-O0", "-mno-avx"), Compiled)
+
+
+def test_the_text_is_what_our_kernels_include() -> None:
+    assert prelude_folder.__file__
+    lines = Path(prelude_folder.__file__).with_name("prelude.h").read_text().splitlines(True)
+    code = [line for line in lines if not line.startswith("//")]
+    assert "".join(code[: code.index("\n")]) == TEXT
 
 
 def test_nothing_is_left_beside_the_headers(parsed: ParsedHeaders) -> None:
