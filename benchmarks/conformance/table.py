@@ -1,9 +1,9 @@
 """The result file of conformance runs: ``python -m benchmarks.conformance.table DIR...`` writes conformance.json.
 
 One entry for each target: machine, versions, commit, summary, a table by operator with reasons, and every case with its
-outcome. The summary's ``planned``: how many cases a run of all operators has. Runs of one target on parts of the
-operators are merged; of a case in several, the last one counts. A target that none of the folders has stays as it is in
-the file.
+outcome. The summary's ``planned``: how many cases a run of all operators has, where this torch is the run's. Runs of
+one target on parts of the operators are merged; of a case in several, the last one counts. A target that none of the
+folders has stays as it is in the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.conformance.cases import Cell, cases_of
 from benchmarks.conformance.database import dtypes_of, operators
 from benchmarks.conformance.rows import ROWS, identity_of, read
 from benchmarks.conformance.summary import BAD, OUTCOMES, bad, by_operator, summarise
-from benchmarks.store import FOLDER
+from benchmarks.store import FOLDER, versions
 from cuda_agent_backend.json_values import write_json
 
 NAME = "conformance.json"
@@ -40,10 +40,14 @@ def merged(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
     return {target: _entry(runs[target], list(own.values())) for target, own in rows.items()}
 
 
-def planned(target: str, rounds: int) -> int:
-    """How many cases there are of all operators in so many rounds."""
+def planned(identity: Mapping[str, Any]) -> dict[str, int]:
+    """How many cases a run of all operators has; nothing where it had another torch than this process, whose database
+    is another one."""
+    if identity["versions"].get("torch") != versions()["torch"]:
+        return {}
+    target = identity["target"]
     cells = (Cell(name, dtype) for name in operators() for dtype in dtypes_of(name, target))
-    return sum(len(list(cases_of(cell, rounds))) for cell in cells)
+    return {"planned": sum(len(list(cases_of(cell, identity["rounds"]))) for cell in cells)}
 
 
 def _entry(identity: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -52,10 +56,7 @@ def _entry(identity: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str,
             name: identity[name]
             for name in ("machine", "versions", "commit", "rounds", "schedules")
         },
-        "summary": {
-            **summarise(rows),
-            "planned": planned(identity["target"], identity["rounds"]),
-        },
+        "summary": {**summarise(rows), **planned(identity)},
         "bad": [{k: row[k] for k in ("case", "outcome", "why")} for row in bad(rows)],
         "operators": by_operator(rows),
         "cases": _compact(rows),

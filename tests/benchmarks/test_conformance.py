@@ -36,6 +36,7 @@ from benchmarks.conformance.pool import Pool, Settings
 from benchmarks.conformance.rows import Rows
 from benchmarks.conformance.samples import copied, laid_out, resized, variants
 from benchmarks.conformance.summary import BAD, OUTCOMES, bad, by_operator, summarise
+from benchmarks.store import versions
 from cuda_agent_backend.hook import forced
 from sandbox.compile.toolchain import Toolchain, find_cxx
 from sandbox.launcher import ops
@@ -447,7 +448,8 @@ def test_the_summary_counts_tasks_and_names_what_is_bad() -> None:
 
 
 def test_runs_on_parts_become_one_table(tmp_path: Path) -> None:
-    facts = {"machine": {}, "versions": {}, "commit": "c", "rounds": 8, "schedules": 2}
+    own = {"machine": {}, "versions": versions()}
+    facts: dict[str, Any] = {**own, "commit": "c", "rounds": 8, "schedules": 2}
     for number, name in enumerate("ab"):
         rows = Rows(tmp_path / name, {"target": "cpu", **facts})
         rows.add(row(f"{name}|float32|{number}", "wrong" if number else "covered", "covered"))
@@ -459,6 +461,9 @@ def test_runs_on_parts_become_one_table(tmp_path: Path) -> None:
     assert [entry["case"] for entry in kept["bad"]] == ["b|float32|1"]
     Rows(tmp_path / "g", {"target": "cuda", **facts}).add(row("a|int8|3", "left", "left"))
     assert set(table.write([tmp_path / "g"], tmp_path)["targets"]) == {"cpu", "cuda"}
+    other = {**facts, "versions": {"torch": "another"}}
+    Rows(tmp_path / "v", {"target": "cpu", **other}).add(row("a|int8|3", "left", "left"))
+    assert "planned" not in table.merged([tmp_path / "v"])["cpu"]["summary"]
     Rows(tmp_path / "o", {"target": "cpu", **facts, "commit": "d"})
     with pytest.raises(ValueError, match="another commit"):
         table.merged([tmp_path / "a", tmp_path / "o"])
