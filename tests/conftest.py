@@ -106,6 +106,7 @@ def _shared() -> dict[str, Any]:
         "threads of torch": torch.get_num_threads(),
         "dtype of torch": torch.get_default_dtype(),
         "gradients": torch.is_grad_enabled(),
+        "frozen flags of torch": torch.backends.flags_frozen(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "working directory": Path.cwd(),
         "temporary directory": tempfile.tempdir,

@@ -6,6 +6,8 @@ import functools
 import sys
 import types
 import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,6 +29,8 @@ RAGGED = ("sparse", "nested", "to_sparse", "jagged", "segment_reduce")
 """Parts of the names of operators whose tensors are not strided."""
 UNSET = ("empty", "new_empty", "resize_")
 """What names of operators begin with whose results are whatever was in memory."""
+FROZEN_BY = "__allow_nonbracketed_mutation_flag"
+"""A variable of `torch.backends`: False once its flags are frozen."""
 
 
 def expecttest_stands_in() -> None:
@@ -39,11 +43,23 @@ def expecttest_stands_in() -> None:
         sys.modules["expecttest"] = module
 
 
+@contextmanager
+def _flags_as_they_are() -> Iterator[None]:
+    """Importing torch's tests freezes the flags of `torch.backends` for the whole process; nobody here asked for it."""
+    of_torch = torch.backends.disable_global_flags.__globals__
+    before = of_torch[FROZEN_BY]
+    try:
+        yield
+    finally:
+        of_torch[FROZEN_BY] = before
+
+
 @functools.cache
 def operators() -> dict[str, Any]:
     """The entries of the database (`OpInfo`) by name; a variant's is behind a dot."""
     expecttest_stands_in()
-    from torch.testing._internal.common_methods_invocations import op_db
+    with _flags_as_they_are():
+        from torch.testing._internal.common_methods_invocations import op_db
 
     found: dict[str, Any] = {}
     for entry in op_db:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from benchmarks.conformance import case_run, forced_graphs, parsed_headers, table, worker
+from benchmarks.conformance import case_run, parsed_headers, table, worker
 from benchmarks.conformance.__main__ import visible
 from benchmarks.conformance.case_run import Row, run_case
 from benchmarks.conformance.cases import ROUNDS, Case, Cell, batches_of, cases_of, ordered, part
@@ -36,10 +36,9 @@ from benchmarks.conformance.pool import Pool, Settings
 from benchmarks.conformance.rows import Rows
 from benchmarks.conformance.samples import copied, laid_out, resized, variants
 from benchmarks.conformance.summary import BAD, OUTCOMES, bad, by_operator, summarise
-from benchmarks.store import versions
+from benchmarks.store import ROOT, versions
 from cuda_agent_backend.hook import forced
 from sandbox.compile.toolchain import Toolchain, find_cxx
-from sandbox.launcher import ops
 
 SPREAD = (
     "add|float32|1", "where|float32|3", "exp|float32|2", "floor_divide|int32|2", "bitwise_xor|int64|4",
@@ -63,6 +62,11 @@ def run_pool(
 def here(name: str, folder: Path) -> Row:
     """One case run in this process."""
     return run_case(Case.named(name), "cpu", 1, folder, lambda stage: None)
+
+
+def test_to_read_the_database_freezes_no_flags_of_torch() -> None:
+    assert operators.__wrapped__().keys() == operators().keys()
+    assert not torch.backends.flags_frozen()
 
 
 def test_a_spread_of_operators_is_right_under_forced_kernels() -> None:
@@ -210,26 +214,38 @@ def test_workers_share_what_inductor_parses_once_and_have_a_core_each() -> None:
     assert threads == "1"
 
 
+COUNTING = """
+import json, sys, torch
+from pathlib import Path
+from benchmarks.conformance import case_run, forced_graphs
+from benchmarks.conformance.cases import Case
+from sandbox.launcher import ops
+
+launch, compile_with, counts, graphs = ops._launch, forced_graphs.compile_with, [], []
+
+def launching(*given):
+    counts.append(torch.get_num_threads())
+    launch(*given)
+
+def compiling(*given):
+    graphs.append(given)
+    return compile_with(*given)
+
+ops._launch, forced_graphs.compile_with = launching, compiling
+row = case_run.run_case(Case.named("add|float32|1"), "cpu", 1, Path(sys.argv[1]), lambda stage: None)
+as_before = ops._launch is launching
+print(json.dumps([row.outcome, counts, len(graphs), as_before, row.cpu_seconds > 0]))
+"""
+
+
 def test_kernels_run_on_one_thread_and_on_four_in_a_graph_that_is_compiled_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    launch, counts = ops._launch, list[int]()
-    compile_with, graphs = forced_graphs.compile_with, list[Any]()
-
-    def launching(*given: Any) -> None:
-        counts.append(torch.get_num_threads())
-        launch(*given)
-
-    def compiling(graph: Any, *given: Any) -> Any:
-        graphs.append(graph)
-        return compile_with(graph, *given)
-
-    monkeypatch.setattr(ops, "_launch", launching)
-    monkeypatch.setattr(forced_graphs, "compile_with", compiling)
-    row = here("add|float32|1", tmp_path)
-    assert (row.outcome, counts, len(graphs)) == ("covered", [4, 1], 1)
-    assert ops._launch is launching
-    assert row.cpu_seconds > 0
+    """In a process of its own, as workers are: where the native operators are loaded, no Python sees a launch."""
+    command = [sys.executable, "-c", COUNTING, str(tmp_path)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert json.loads(ran.stdout.splitlines()[-1]) == ["covered", [4, 1], 1, True, True]
 
 
 def test_libraries_that_differ_on_four_threads_are_judged_on_one(

@@ -20,6 +20,7 @@ from cuda_agent_backend.bench.children import Failed
 from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.bench.runner import Machine
+from sandbox.memory.footprint import CONTEXT_BYTES
 
 
 def test_the_table_is_there_as_tasks_end_and_of_what_was_done_before(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ SIZE = {"given": 6 * GB, "outputs": 6 * GB, "peak": 12 * GB}
 
 
 def test_what_a_task_needs_is_what_it_may_hold_with_its_processes() -> None:
-    contexts = 6 * (500 << 20)
+    contexts = 6 * CONTEXT_BYTES
     assert needed_bytes(SIZE) == 6 * GB + 30 * GB + (2 << 30) + contexts
     greedy = {"given": GB, "outputs": GB, "peak": 9 * GB}
     assert needed_bytes(greedy) == GB + (4 + 7) * GB + (2 << 30) + contexts
