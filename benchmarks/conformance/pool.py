@@ -162,9 +162,7 @@ class _Worker:
     def __init__(self, settings: Settings, number: int, scratch: Path) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
         own = settings.environments[number % len(settings.environments)]
-        temporary = (
-            scratch.parent / "temporary"
-        )  # of all: Inductor keeps headers there, parsed once
+        temporary = scratch.parent / "temporary"  # of all: Inductor keeps parsed headers there
         temporary.mkdir(exist_ok=True)
         shared = {
             "TORCHINDUCTOR_CACHE_DIR": str(scratch.parent / "inductor"),

@@ -6,7 +6,7 @@ each is compared as the judge would, with float64 and with the rule for position
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,6 +23,8 @@ from sandbox.graph.build import build_graph
 from sandbox.launcher import Program, ops
 from sandbox.task import flags
 
+Launch = Callable[[Program, list[Tensor], list[Tensor], torch.device], None]
+
 
 @dataclass(frozen=True)
 class Launched:
@@ -34,42 +36,41 @@ class Launched:
 
 
 @contextmanager
+def _launched_by(around: Callable[[Launch], Launch]) -> Iterator[None]:
+    """Within it kernels are launched by what is made of the launch as it is."""
+    launch = ops._launch
+    ops._launch = around(launch)
+    try:
+        yield
+    finally:
+        ops._launch = launch
+
+
+@contextmanager
 def kept() -> Iterator[list[Launched]]:
     """What kernels run within, each once it has run."""
     found: list[Launched] = []
-    launch = ops._launch
 
-    def keeping(
-        program: Program, inputs: list[Tensor], outputs: list[Tensor], device: torch.device
-    ) -> None:
-        before = tuple(x.clone() for x in inputs)
-        launch(program, inputs, outputs, device)
-        found.append(Launched(program, before, tuple(x.clone() for x in outputs)))
+    def keeping(launch: Launch) -> Launch:
+        def kept_launch(
+            program: Program, inputs: list[Tensor], outputs: list[Tensor], device: torch.device
+        ) -> None:
+            before = tuple(x.clone() for x in inputs)
+            launch(program, inputs, outputs, device)
+            found.append(Launched(program, before, tuple(x.clone() for x in outputs)))
 
-    ops._launch = keeping
-    try:
+        return kept_launch
+
+    with _launched_by(keeping):
         yield found
-    finally:
-        ops._launch = launch
 
 
 @contextmanager
 def kernels_on(count: int) -> Iterator[None]:
     """Within it kernels run on so many threads, whatever the rest of a graph does: Dynamo compiles a graph again for
     each number of threads, which no kernel of ours is made for."""
-    launch = ops._launch
-
-    def counted(
-        program: Program, inputs: list[Tensor], outputs: list[Tensor], device: torch.device
-    ) -> None:
-        with flags.threads(count):
-            launch(program, inputs, outputs, device)
-
-    ops._launch = counted
-    try:
+    with _launched_by(flags.threads(count)):
         yield
-    finally:
-        ops._launch = launch
 
 
 def why_wrong(launched: Sequence[Launched]) -> str:

@@ -36,7 +36,7 @@ def main() -> None:
     from benchmarks.conformance.case_run import quiet, run_case
 
     quiet()
-    _in_float32()  # before the database is loaded: torch's tests forbid such settings
+    _in_float32()
     wake(args.target, args.scratch)
     for line in commands():
         for name in json.loads(line)["cases"]:

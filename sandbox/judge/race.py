@@ -149,9 +149,8 @@ class Race:
         """In a frugal session, have both workers give up their inputs: measuring the ceilings takes memory as well."""
         if self.session.frugal:
             for worker in (self.baseline, self.candidate):
-                trouble = self.session.shed(
-                    worker
-                )  # the baseline's comes up again when it is asked
+                trouble = self.session.shed(worker)
+                # The baseline's comes up again when it is asked next.
                 if worker is self.candidate and isinstance(trouble, Crashed | TimedOut):
                     self._lost = self._lost or trouble
             self.session.release()
