@@ -18,10 +18,15 @@ MOST_BYTES = 1 << 28
 
 
 def is_small(given: dict[str, Any]) -> bool:
-    """Whether a form, nodes by the names of the operator's arguments, is small enough, and of fixed sizes."""
+    """Whether a form, nodes by the names of the operator's arguments, is small enough, and of fixed sizes.
+
+    Only one of floating numbers is: a sum of whole ones would be in 64 bits, and no library has their product on a GPU.
+    """
     values = [given[name].meta.get("example_value") for name in ("input1", "input2", "weight")]
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     if len(tensors) != 3 or not all(type(n) is int for v in tensors for n in v.shape):
+        return False
+    if not all(v.is_floating_point() for v in tensors):
         return False
     left, _, weight = tensors
     between = left.numel() * weight.shape[0] * left.dtype.itemsize

@@ -75,6 +75,21 @@ def test_what_would_be_large_between_stays(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.bilinear in targets
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64, torch.complex64])
+def test_a_form_of_other_than_floating_numbers_stays_and_keeps_its_type(dtype: torch.dtype) -> None:
+    given = [torch.ones(shape, dtype=dtype) for shape in ((7, 4), (7, 5), (6, 4, 5), (6,))]
+    targets = []
+
+    def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
+        assert not decompose(gm)
+        targets.extend(node.target for node in gm.graph.nodes)
+        return gm.forward
+
+    torch._dynamo.reset()
+    found = torch.compile(F.bilinear, backend=backend, dynamic=False)(*given)
+    assert torch.bilinear in targets and found.dtype == dtype
+
+
 @pytest.mark.parametrize("unknown", ["input1", "input2", "weight", "none"])
 def test_a_form_of_operands_without_known_values_stays(unknown: str) -> None:
     shapes = {"input1": (7, 4), "input2": (7, 5), "weight": (6, 4, 5)}
