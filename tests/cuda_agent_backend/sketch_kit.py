@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -128,7 +128,7 @@ def run_cpu(
 def run_cpu_on(
     analysis: HasNests,
     schedule: Schedule,
-    draws: Sequence[Sequence[torch.Tensor]],
+    draws: Iterable[Sequence[torch.Tensor]],
     folder: Path,
     flags: Sequence[str] = (),
 ) -> list[list[torch.Tensor]]:

@@ -151,7 +151,7 @@ class InnerLanes(LoopNestWriter):
         def at_end(number: int, stage: RowStage, value: str) -> list[str]:
             if stage.kind == "map":
                 return self._all_stores(stage, value)
-            return [f"acc{number}.update({value}, {position(stage)});"]
+            return [f"acc{number}.update({self._kept(stage, value)}, {position(stage)});"]
 
         lines = [*self._fetches(p), *self._body(p, at_end)]
         return self._step(lines, "".join(f", auto& acc{n}" for n, _ in reductions))

@@ -24,10 +24,12 @@ from cuda_agent_backend.codegen.cpu.params import LoopNestParams
 from cuda_agent_backend.codegen.ir.indices import stays_within
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, Printer, c_index
-from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
+from cuda_agent_backend.codegen.ir.region import ARG_REDUCTIONS, LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Instruction
 from cuda_agent_backend.codegen.ir.value_types import value_type
 
+TRUTH = "int32_t"
+"""What truth values are compared as."""
 MEAN_RUNS = 4
 """How many times shorter the runs of a sum are whose mean is subtracted from every term."""
 
@@ -140,13 +142,23 @@ class LoopNestWriter(ABC):
             self.lines.append(f"{pad}for (int64_t {symbol} = 0; {symbol} < {size}; ++{symbol})")
 
     def _accumulator(self, stage: RowStage) -> str:
-        # these keep the values compared, whose type differs from that of the result
-        typed = stage.combine in ("argmax", "argmin", "any")
         ctype = COMPUTE_TYPES[stage.dtype]
-        if typed:
-            dtype_of = self.region.buffers.__getitem__
-            ctype = value_type(stage.body, lambda b: dtype_of(b).dtype, self._types.__getitem__)
+        if stage.combine in (*ARG_REDUCTIONS, "any"):
+            ctype = TRUTH if self._places_truths(stage) else self._given_type(stage)
         return f"ca::{stage.combine}_acc<{ctype}"
+
+    def _kept(self, stage: RowStage, value: str) -> str:
+        """A stage's value as its accumulator takes it."""
+        return f"ca::to<{TRUTH}>({value})" if self._places_truths(stage) else value
+
+    def _places_truths(self, stage: RowStage) -> bool:
+        """Whether truth values are compared: their lanes are 0 and -1, the true one the smaller."""
+        return stage.combine in ARG_REDUCTIONS and self._given_type(stage) == "bool"
+
+    def _given_type(self, stage: RowStage) -> str:
+        """The type of a stage's values, which is another than the result's where that is a place or a truth."""
+        dtype_of = self.region.buffers.__getitem__
+        return value_type(stage.body, lambda b: dtype_of(b).dtype, self._types.__getitem__)
 
     def _parallel_for(self, dims: Sequence[Dim]) -> None:
         if not dims:

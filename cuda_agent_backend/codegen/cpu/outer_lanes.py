@@ -9,6 +9,7 @@ from cuda_agent_backend.codegen.cpu.loop_nest import LoopNestWriter, position, s
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, c_index
+from cuda_agent_backend.codegen.ir.region import ARG_REDUCTIONS
 from cuda_agent_backend.codegen.ir.running import EXPONENTIALS
 
 RUN_ROWS = 32
@@ -90,8 +91,9 @@ class OuterLanes(LoopNestWriter):
         def at_end(number: int, stage: RowStage, value: str) -> list[str]:
             if stage.kind == "map":
                 return self._all_stores(stage, value)
-            if stage.combine in ("argmax", "argmin"):
-                return [f"a{number}[u].template update<0>({value}, {position(stage)});"]
+            if stage.combine in ARG_REDUCTIONS:
+                kept = self._kept(stage, value)
+                return [f"a{number}[u].template update<0>({kept}, {position(stage)});"]
             return [f"a{number}[u].update({value}, 0);"]
 
         flush = " ".join(f"a{n}[u].flush();" for n, _ in reductions)
