@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -232,3 +233,42 @@ def test_no_text_holds_a_path_of_somebodys_machine() -> None:
     for path in [*sources(), *(ROOT / name for name in DOCUMENTS)]:
         found = re.search(r"[\"'` (]/(home|root|Users)/\w+", path.read_text(encoding="utf-8"))
         assert not found, f"{path}: {found and found.group()}"
+
+
+def test_what_tests_take_from_each_other_is_there() -> None:
+    """Tests that need a GPU are only collected elsewhere, where a name that is gone goes unnoticed."""
+    files = {path.stem: path for path in (ROOT / "tests").rglob("*.py")}
+    missing = []
+    for path in files.values():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named: dict[str, set[str]] = {}
+        for alias in (
+            a for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names
+        ):
+            if alias.name in files:  # one name may stand for two modules, in two functions
+                named.setdefault(alias.asname or alias.name, set()).update(
+                    names_in(files[alias.name])
+                )
+        missing += [
+            f"{path.name}:{node.lineno}: {node.value.id}.{node.attr}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.attr not in named.get(node.value.id, {node.attr})
+        ]
+    assert not missing
+
+
+@lru_cache
+def names_in(path: Path) -> set[str]:
+    """What a module's own text gives names to, imports included."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = {"__file__", "__name__", "__doc__"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).split(".")[0])
+    return found

@@ -4,6 +4,9 @@ One entry for each target: machine, versions, commit, summary, a table by operat
 outcome. The summary's ``planned``: how many cases a run of all operators has, where this torch is the run's. Runs of
 one target on parts of the operators are merged; of a case in several, the last one counts. A target that none of the
 folders has stays as it is in the file.
+
+``--again DIR``: a run at a later commit, of operators that had bad cases. Its rows take the place of the cases that it
+has, and the entry's ``again`` says its commit and machine, and what each case that was bad had been before.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ from cuda_agent_backend.json_values import write_json
 NAME = "conformance.json"
 
 
-def merged(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """By target, what the rows of all folders say. Raises ValueError where runs of a target are not alike."""
+def merged(folders: Iterable[Path], later: Iterable[Path] = ()) -> dict[str, dict[str, Any]]:
+    """By target, what the rows of all folders say. later: runs at another commit, whose rows take the place of those.
+    Raises ValueError where runs of a target are not alike."""
     runs: dict[str, dict[str, Any]] = {}
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     for folder in folders:
@@ -37,7 +41,40 @@ def merged(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
                 f"{folder} is of another commit or other versions than the folders before"
             )
         rows.setdefault(target, {}).update(read(folder / ROWS))
-    return {target: _entry(runs[target], list(own.values())) for target, own in rows.items()}
+    entries = {target: _entry(runs[target], list(own.values())) for target, own in rows.items()}
+    for folder in later:
+        target = identity_of(folder / ROWS)["target"]
+        if target not in entries:
+            raise ValueError(f"{folder} takes cases again, but no folder has a run on {target}")
+        entries[target] = taken_again(entries[target], rows[target], folder)
+    return entries
+
+
+def taken_again(
+    entry: dict[str, Any], rows: dict[str, dict[str, Any]], folder: Path
+) -> dict[str, Any]:
+    """The entry with the rows of a later run in place of its own. rows: all of the entry, by case, changed here.
+    Raises ValueError where that run is of other versions, or has cases that the entry has not."""
+    identity, found = identity_of(folder / ROWS), read(folder / ROWS)
+    if identity["versions"] != entry["versions"]:
+        raise ValueError(f"{folder} is of other versions than the run whose cases it takes again")
+    if strange := set(found) - set(rows):
+        raise ValueError(f"{folder} has cases that the run before has not: {sorted(strange)[:3]}")
+    before = [
+        {k: row[k] for k in ("case", "outcome", "why")} for row in bad(rows[name] for name in found)
+    ]
+    rows.update(found)
+    again = {
+        "commit": identity["commit"],
+        "machine": identity["machine"],
+        "cases": len(found),
+        "bad_before": before,
+    }
+    return {
+        **_entry(identity, list(rows.values())),
+        **{k: entry[k] for k in ("machine", "commit")},
+        "again": again,
+    }
 
 
 def planned(identity: Mapping[str, Any]) -> dict[str, int]:
@@ -75,11 +112,13 @@ def _compact(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def write(folders: Iterable[Path], folder: Path = FOLDER) -> dict[str, Any]:
-    """Put the runs' targets into the result file; what it holds then."""
+def write(
+    folders: Iterable[Path], folder: Path = FOLDER, later: Iterable[Path] = ()
+) -> dict[str, Any]:
+    """Put the runs' targets into the result file; what it holds then. later: as for `merged`."""
     path = folder / NAME
     before = json.loads(path.read_text(encoding="utf-8"))["targets"] if path.is_file() else {}
-    targets = {**before, **merged(folders)}
+    targets = {**before, **merged(folders, later)}
     value = {"outcomes": OUTCOMES, "targets": dict(sorted(targets.items()))}
     write_json(path, value)
     return value
@@ -90,10 +129,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, help="what --out of the runs was")
     parser.add_argument(
+        "--again", nargs="*", type=Path, default=[], help="what --out of later runs was"
+    )
+    parser.add_argument(
         "--folder", type=Path, default=FOLDER, help="where the result file is written"
     )
     args = parser.parse_args()
-    for target, entry in write(args.folders, args.folder)["targets"].items():
+    for target, entry in write(args.folders, args.folder, args.again)["targets"].items():
         said = {name: entry["summary"][name.replace(" ", "_")] for name in BAD}
         print(f"{target}: {entry['summary']['cases']} cases, {said}")
 

@@ -485,6 +485,31 @@ def test_runs_on_parts_become_one_table(tmp_path: Path) -> None:
         table.merged([tmp_path / "a", tmp_path / "o"])
 
 
+def test_cases_that_a_later_commit_ran_again_say_what_they_had_been(tmp_path: Path) -> None:
+    facts: dict[str, Any] = {
+        "target": "cpu",
+        "machine": {},
+        "versions": {"torch": "t"},
+        "rounds": 8,
+        "schedules": 2,
+    }
+    whole = Rows(tmp_path / "whole", {**facts, "commit": "c"})
+    for name, outcome in (("a|int8|0", "wrong"), ("a|int8|1", "covered"), ("b|int8|0", "crash")):
+        whole.add(row(name, outcome, "covered"))
+    later = Rows(tmp_path / "later", {**facts, "commit": "d"})
+    later.add(row("a|int8|0", "covered", "covered"))
+    later.add(row("a|int8|1", "covered", "covered"))
+    found = table.merged([tmp_path / "whole"], [tmp_path / "later"])["cpu"]
+    assert (found["commit"], found["again"]["commit"], found["again"]["cases"]) == ("c", "d", 2)
+    assert [entry["case"] for entry in found["again"]["bad_before"]] == ["a|int8|0"]
+    assert (found["summary"]["wrong"], found["summary"]["crash"]) == (0, 1)
+    later.add(row("c|int8|0", "covered", "covered"))
+    with pytest.raises(ValueError, match="c\\|int8\\|0"):
+        table.merged([tmp_path / "whole"], [tmp_path / "later"])
+    with pytest.raises(ValueError, match="no folder has a run on cpu"):
+        table.merged([], [tmp_path / "later"])
+
+
 def test_other_positions_of_equal_values_are_not_wrong(tmp_path: Path) -> None:
     program = Path(__file__).with_name("positions_process.py")
     root = str(program.parents[2])

@@ -56,7 +56,7 @@ import test_triangular
 import test_weighed
 import test_whole_rows
 import torch
-from sketch_kit import Sample, on_cuda
+from sketch_kit import Sample, beginning_with, on_cuda
 from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.codegen import api, covered_task
@@ -370,7 +370,7 @@ def test_a_last_wave_that_blocks_share_changes_nothing(
 ) -> None:
     """Small products have no whole waves on a device as large as those that this runs on."""
     it = case.sample()
-    schedule = test_last_wave.schedule(it, case.tiles, case.device)
+    schedule = beginning_with(case.tiles, it, case.device)
     made = api.generate(it.analysis, schedule, case.device)
     assert isinstance(made, Candidate), made
     built = compile_candidate(made, tmp_path, "sm_90a", 120)
