@@ -7,11 +7,12 @@ are; and where eager and Inductor disagree by the same rule, nobody says what is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from sandbox.accuracy.finiteness import same_kind
 from sandbox.accuracy.report import AccuracyReport
 from sandbox.accuracy.rule import Draw, Nearby, compare_draws
 
@@ -55,27 +56,37 @@ class Yardsticks:
 
 
 def judge(found: Values, held: Yardsticks) -> Finding:
-    """Compare a result with eager's, and with Inductor's where it is not as eager's."""
+    """Compare a result with eager's, and those of its tensors with Inductor's that are not as eager's."""
     first = _against(found, held.eager, held)
     if not first.reason:
         return Finding(EQUAL, ratio=first.ratio)
     inductor = held.inductor()
     if inductor is None:
         return Finding(UNSETTLED, f"Inductor fails; {first.reason}", first.ratio)
-    second = _against(found, inductor, held)
-    if not second.reason:
+    own, other = (_only(first.names, values) for values in (found, inductor))
+    if not _against(own, other, held).reason:
         return Finding(AS_INDUCTOR, first.reason, first.ratio)
     disagree = _against(inductor, held.eager, held).reason
-    if disagree and _where_they_agree(found, held.eager, inductor):
+    if disagree and _where_they_agree(found, held, inductor):
         return Finding(UNSETTLED, first.reason, first.ratio)
     return Finding(WRONG, first.reason, first.ratio, first.whole_numbers)
 
 
 @dataclass(frozen=True)
 class _Difference:
+    """names: of the tensors that differ; none where more than their numbers does."""
+
     reason: str
     ratio: float = 0.0
     whole_numbers: bool = False
+    names: tuple[str, ...] = ()
+
+
+def _only(names: Sequence[str], values: Values) -> Values:
+    """The values of these names, or all where there are none."""
+    if not names or not values.named.keys() >= set(names):
+        return values
+    return replace(values, named={name: values.named[name] for name in names})
 
 
 def _against(found: Values, other: Values, held: Yardsticks) -> _Difference:
@@ -91,6 +102,7 @@ def _against(found: Values, other: Values, held: Yardsticks) -> _Difference:
             return _Difference(f"{name}: {reason}")
     report = _report(names, found, other, held)
     ratio = min(report.error_ratio, 1e9) if report.outputs else 0.0
+    differing = tuple(names[output.number] for output in report.outputs if not output.passes)
     for output in report.outputs:
         if not output.passes:
             more = (
@@ -100,7 +112,7 @@ def _against(found: Values, other: Values, held: Yardsticks) -> _Difference:
             )
             name = names[output.number]
             whole = not found.named[name].dtype.is_floating_point
-            return _Difference(f"{name}: {output.reason}{more}", ratio, whole)
+            return _Difference(f"{name}: {output.reason}{more}", ratio, whole, differing)
     return _Difference("", ratio)
 
 
@@ -137,10 +149,10 @@ def alike(one: Values, other: Values) -> bool:
     )
 
 
-def _where_they_agree(found: Values, eager: Values, inductor: Values) -> bool:
-    """Whether a result is theirs wherever eager and Inductor nearly agree."""
+def _where_they_agree(found: Values, held: Yardsticks, inductor: Values) -> bool:
+    """Whether a result is theirs wherever eager and Inductor nearly agree, or what they both lost."""
     for name, own in found.named.items():
-        one, two = eager.named[name], inductor.named[name]
+        one, two = held.eager.named[name], inductor.named[name]
         if _form(own, one) and not _form(two, one):
             return False
         if own.shape != one.shape or two.shape != one.shape:
@@ -150,6 +162,8 @@ def _where_they_agree(found: Values, eager: Values, inductor: Values) -> bool:
         if own.dtype.is_floating_point:
             apart = (one.double() - two.double()).abs()
             wrong |= (own.double() - one.double()).abs() > FAR * apart + _noise(one)
+            exact = held.wide.named[name]
+            wrong &= one.isfinite() | ~same_kind(own.double(), exact.to(own.dtype).double())
         if bool((wrong & ~_near(own, one)).any()):
             return False
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from benchmarks.conformance.pool import Pool, Settings
 from benchmarks.conformance.rows import Rows
 from benchmarks.conformance.samples import copied, laid_out, resized, variants
 from benchmarks.conformance.summary import BAD, OUTCOMES, bad, by_operator, summarise
+from benchmarks.conformance.wide import in_float64
 from benchmarks.store import ROOT, versions
 from cuda_agent_backend.hook import forced
 from sandbox.compile.toolchain import Toolchain, find_cxx
@@ -366,6 +368,36 @@ def test_a_result_is_wrong_where_eager_and_inductor_agree(
     said = judge(found=values(found), held=held(eager, inductor))
     assert said.verdict == verdict
     assert bool(said.reason) == (verdict != EQUAL)
+
+
+def test_each_output_may_be_as_eagers_or_as_inductors() -> None:
+    eager, inductor = values(X, X), values(OFF, OFF)
+    yardsticks = Yardsticks(eager, values(X.double(), X.double()), lambda: inductor)
+    assert judge(values(OFF, X), yardsticks).verdict == AS_INDUCTOR
+    assert judge(values(OFF + 1, X), yardsticks).verdict == WRONG
+
+
+def test_what_eager_and_inductor_both_lose_is_not_wrong() -> None:
+    lost = X.clone()
+    lost[3] = torch.nan
+    infinite = X.index_fill(0, torch.tensor([3]), torch.inf)
+    for found, verdict in ((infinite, UNSETTLED), (-infinite, WRONG), (X, WRONG)):
+        yardsticks = Yardsticks(
+            values(lost, X), values(infinite.double(), X.double()), lambda: values(lost, OFF)
+        )
+        assert judge(values(found, X + 0.05), yardsticks).verdict == verdict
+
+
+def test_a_variance_in_float64_loses_no_mean_to_infinities_or_the_largest_numbers() -> None:
+    top = torch.finfo(torch.float64).max
+    x = torch.tensor([[math.inf, 1.0, 2.0], [top, top, -top], [1.0, 2.0, 3.0]], dtype=torch.float64)
+    assert not torch.var_mean(x, 1)[1][:2].isfinite().any()
+    with in_float64() as convert:
+        spread, mean = torch.var_mean(convert(x), 1)
+        deviation = torch.std(convert(x), 1)
+    assert mean[0] == math.inf and torch.allclose(mean[1:], x.new_tensor([top / 3, 2.0]))
+    assert spread[0].isnan() and spread[1] == math.inf and spread[2] == 1.0
+    assert deviation[0].isnan() and deviation[1] == math.inf and deviation[2] == 1.0
 
 
 def test_a_kernel_that_writes_to_an_input_is_wrong() -> None:

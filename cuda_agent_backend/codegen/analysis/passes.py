@@ -114,7 +114,7 @@ def mark_means(kernel: Kernel) -> Kernel:
     sums = {
         store.buffer: number
         for number, stage in enumerate(kernel.stages)
-        if stage.combine == "sum" and stage.dtype == torch.float32
+        if stage.combine == "sum" and stage.dtype in (torch.float32, torch.float64)
         for store in stage.local_stores
     }
     means: dict[str, int] = {}

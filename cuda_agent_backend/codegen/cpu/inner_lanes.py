@@ -143,7 +143,14 @@ class InnerLanes(LoopNestWriter):
         ]
         for n, stage in reductions:
             self.lines += [f"      a{n}[0].merge(a{n}[{u}]);" for u in range(1, unroll)]
-            self._finish(n, stage, f"ca::across(a{n}[0], t{n})")
+            total = f"ca::across(a{n}[0], t{n})"
+            self._finish(n, stage, self._result(p, n, total, self._one_by_one))
+
+    def _one_by_one(self, p: Pass, body: list[str]) -> list[str]:
+        """``body`` in a pass's loops, without vectors."""
+        outside = [f"for (int64_t {s} = 0; {s} < {size}; ++{s})" for s, size in p.inner[:-1]]
+        last = f"for (int64_t i = 0; i < {p.inner[-1][1]}; ++i) step(ca::lanes<1>{{}}, i);"
+        return [*outside, "{", *self._step(body), last, "}"]
 
     def _updates(self, p: Pass, reductions: Sequence[tuple[int, RowStage]]) -> list[str]:
         """The step of a reducing pass, which is given the accumulators."""
@@ -167,11 +174,11 @@ class InnerLanes(LoopNestWriter):
         loop = f"for (int64_t i = 0; i < {p.inner[-1][1]}; ++i) step(ca::lanes<1>{{}}, i{given});"
         self.lines += ["      {", *body, f"        {loop}", "      }"]
         for n, stage in reductions:
-            self._finish(n, stage, f"t{n}.result()")
+            self._finish(n, stage, self._result(p, n, f"t{n}.result()", self._one_by_one))
 
-    def _finish(self, number: int, stage: RowStage, result: str) -> None:
-        """Store the result of a stage of a reducing pass."""
-        self.lines += [f"      const auto r{number} = {result};", "      {"]
+    def _finish(self, number: int, stage: RowStage, result: list[str]) -> None:
+        """Make the result of a stage of a reducing pass, and store it."""
+        self.lines += [*("      " + line for line in result), "      {"]
         self._lane, lane = None, self._lane
         self.lines.append("        constexpr int L = 1; (void)L;")
         self.lines += ["        " + line for line in self._all_stores(stage, f"r{number}")]

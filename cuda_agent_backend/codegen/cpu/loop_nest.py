@@ -20,6 +20,7 @@ from cuda_agent_backend.codegen.analysis.passes import (
     passes,
     scratch,
 )
+from cuda_agent_backend.codegen.analysis.variances import MEAN, mark_variances
 from cuda_agent_backend.codegen.cpu.params import LoopNestParams
 from cuda_agent_backend.codegen.ir.indices import stays_within
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
@@ -32,6 +33,8 @@ TRUTH = "int32_t"
 """What truth values are compared as."""
 MEAN_RUNS = 4
 """How many times shorter the runs of a sum are whose mean is subtracted from every term."""
+FAR = "far"
+"""The accumulator of a mean that is worked out again."""
 
 
 @dataclass
@@ -44,7 +47,8 @@ class LoopNestWriter(ABC):
     lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.kernel = self._marked(mark_cancelling(mark_means(expand_welford(self.kernel))))
+        means = mark_variances(mark_means(expand_welford(self.kernel)))
+        self.kernel = self._marked(mark_cancelling(means))
         self.passes = passes(self.kernel)
         self.scratch = scratch(self.kernel, self.passes)
         self._types = {
@@ -137,15 +141,39 @@ class LoopNestWriter(ABC):
         self._forwarded = {}
         return out
 
+    def _result(
+        self, p: Pass, number: int, total: str, loops: Callable[[Pass, list[str]], list[str]]
+    ) -> list[str]:
+        """The statement that makes ``r<number>`` of a reducing stage whose accumulators come to ``total``.
+
+        A mean that is not finite is worked out again. loops: puts a body into the loops of a pass.
+        """
+        stage = p.stages[number]
+        if stage.combine != MEAN:
+            return [f"const auto r{number} = {total};"]
+        again = loops(p, self._values_again(p, number))
+        start = f"const auto r{number} = ca::mean_of({total}, {stage.points}, [&](auto& {FAR}) {{"
+        return [start, *("  " + line for line in again), "});"]
+
     def _loops(self, dims: Sequence[Dim], pad: str) -> None:
         for symbol, size in dims:
             self.lines.append(f"{pad}for (int64_t {symbol} = 0; {symbol} < {size}; ++{symbol})")
+
+    def _values_again(self, p: Pass, number: int) -> list[str]:
+        """What makes the values of one stage of a pass and adds them to `FAR`. Nothing is stored."""
+
+        def at_end(current: int, stage: RowStage, value: str) -> list[str]:
+            return [f"{FAR}.update({value});"] if current == last else []
+
+        before = tuple(stage for stage in p.stages[:number] if stage.kind == "map")
+        last = len(before)
+        return self._body(Pass((*before, p.stages[number])), at_end)
 
     def _accumulator(self, stage: RowStage) -> str:
         ctype = COMPUTE_TYPES[stage.dtype]
         if stage.combine in (*ARG_REDUCTIONS, "any"):
             ctype = TRUTH if self._places_truths(stage) else self._given_type(stage)
-        return f"ca::{stage.combine}_acc<{ctype}"
+        return f"ca::{'mean_sum' if stage.combine == MEAN else stage.combine}_acc<{ctype}"
 
     def _kept(self, stage: RowStage, value: str) -> str:
         """A stage's value as its accumulator takes it."""
@@ -185,7 +213,7 @@ def with_wide_windows(kernel: Kernel, is_wide: Callable[[RowStage], bool]) -> Ke
 
 def shortened(p: Pass) -> int:
     """By how much the runs of a pass's sums are shorter than usual."""
-    return MEAN_RUNS if any(stage.combine == "mean_sum" for stage in p.stages) else 1
+    return MEAN_RUNS if any(stage.combine in ("mean_sum", MEAN) for stage in p.stages) else 1
 
 
 def position(stage: RowStage) -> str:

@@ -99,7 +99,8 @@ class OuterLanes(LoopNestWriter):
         flush = " ".join(f"a{n}[u].flush();" for n, _ in reductions)
         self._loop(p, self._body(p, at_end), "" if _is_window(p) else flush)
         for n, stage in reductions:
-            finish = [f"const auto r{n} = a{n}[u].result();", *self._all_stores(stage, f"r{n}")]
+            result = self._result(p, n, f"a{n}[u].result()", _in_loops)
+            finish = [*result, *self._all_stores(stage, f"r{n}")]
             self.lines += ["        " + line for line in self._side_by_side(finish)]
 
     def _scan(self, p: Pass) -> None:
@@ -132,6 +133,12 @@ class OuterLanes(LoopNestWriter):
         if scalar:
             return f"{name}[u] = ca::to<{ctype}>({value});"
         return f"ca::store<L>({name} + ({c_index(index)}) * span + u * L, {value});"
+
+
+def _in_loops(p: Pass, body: list[str]) -> list[str]:
+    """``body`` in a pass's loops, for one vector of rows."""
+    loops = [f"for (int64_t {s} = 0; {s} < {size}; ++{s})" for s, size in p.inner]
+    return [*loops, "{", *body, "}"]
 
 
 def _is_window(p: Pass) -> bool:

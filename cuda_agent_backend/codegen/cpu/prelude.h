@@ -760,7 +760,7 @@ template <class T, int L, bool Max> struct arg_acc {
 template <class T, int L> struct argmax_acc : arg_acc<T, L, true> {};
 template <class T, int L> struct argmin_acc : arg_acc<T, L, false> {};
 // For a mean that is then subtracted: what rounding loses here comes back in every difference. Runs are shorter
-// (cpu.py's MEAN_RUNS), and what they add up to is kept whole until the end.
+// (loop_nest.py's MEAN_RUNS), and what they add up to is kept whole until the end.
 template <class T, int L> struct mean_sum_acc : sum_acc<T, L> {
   CA_INLINE void merge(mean_sum_acc o) {
     o.flush();
@@ -772,9 +772,36 @@ template <class T, int L> struct mean_sum_acc : sum_acc<T, L> {
 template <class T, int L> CA_INLINE vec<T, 1> across(mean_sum_acc<T, L> a, mean_sum_acc<T, 1> tail) {
   a.flush();
   tail.flush();
-  double sum = double(tail.total.x) + double(tail.lost.x);
-  for (int i = 0; i < L; ++i) sum += double(lane(a.total, i)) + double(lane(a.lost, i));
+  const auto whole = [](T total, T lost) { return lost == lost ? double(total) + double(lost) : double(total); };  // inf - inf
+  double sum = whole(tail.total.x, tail.lost.x);
+  for (int i = 0; i < L; ++i) sum += whole(lane(a.total, i), lane(a.lost, i));
   return {T(sum)};
+}
+template <class T, int L> CA_INLINE vec<bool, L> finite(vec<T, L> a) { return eq(sub(a, a), splat<T, L>(T(0))); }
+template <class T, int L> CA_INLINE bool all_finite(vec<T, L> a) {
+  const auto differences = sub(a, a);
+  T sum = T(0);
+  for (int i = 0; i < L; ++i) sum += lane(differences, i);
+  return sum == T(0);
+}
+// The mean of numbers whose sum overflows, as a whole or on the way: in double, and of doubles that are scaled by a
+// power of two.
+template <class T, int L> struct far_mean_acc {
+  static constexpr double scale = std::is_same_v<T, double> ? 0x1p-64 : 1.0;
+  vec<double, L> total = splat<double, L>(0.0);
+  CA_INLINE void update(vec<T, L> v) { total = add(total, mul(to<double>(v), splat<double, L>(scale))); }
+  CA_INLINE vec<T, L> mean(double count) {
+    return to<T>(mul(truediv(total, splat<double, L>(count)), splat<double, L>(1.0 / scale)));
+  }
+};
+// `total` divided by `count`. Where that is not finite the values are added up once more, by `again`, to a `far_mean_acc`:
+// a sum may overflow where the mean does not, and one part of it to each infinity.
+template <class T, int L, class Again> CA_INLINE vec<T, L> mean_of(vec<T, L> total, int64_t count, Again again) {
+  const auto mean = truediv(total, splat<T, L>(T(count)));
+  if (__builtin_expect(all_finite(mean), 1)) return mean;
+  far_mean_acc<T, L> far;
+  again(far);
+  return where(finite(mean), mean, far.mean(double(count)));
 }
 // A sum whose terms may cancel: rounded terms are added up in double, where no product can be merged with its addition.
 template <class T, int L> struct wide_sum_acc {
