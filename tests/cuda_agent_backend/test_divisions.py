@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from cuda_agent_backend.codegen.ir.index_divisions import decided
+from cuda_agent_backend.codegen.ir.index_divisions import decided, from_zero
 
 X, Y, Z = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "xyz")
 SIZES = {X: 4, Y: 5, Z: 8}
@@ -63,3 +63,29 @@ def test_it_is_equal_at_every_point(
         )
         for point in itertools.product(*map(range, SIZES.values())):
             assert before(*point) == after(*point), (expr, found, point)
+
+
+@given(st.lists(st.integers(-9, 9), min_size=3, max_size=3), st.integers(-50, 50), NUMBERS, NUMBERS)
+def test_dividends_from_zero_give_the_same_and_are_nowhere_below_it(
+    factors: list[int], offset: int, divisor: int, modulus: int
+) -> None:
+    base = sum((f * s for f, s in zip(factors, SIZES, strict=True)), sympy.Integer(offset))
+    for expr in (
+        FloorDiv(base, divisor),
+        FloorDiv(FloorDiv(base, divisor) + X - 1, modulus),
+        ModularIndexing(base, divisor, modulus),
+    ):
+        found = from_zero(expr, SIZES)
+        dividends = [part.args[0] for part in found.atoms(FloorDiv, ModularIndexing)]
+        before, after, least = (
+            sympy.lambdify([*SIZES], one, modules=[IN_PYTHON])
+            for one in (expr, found, sympy.Min(0, *dividends))
+        )
+        for point in itertools.product(*map(range, SIZES.values())):
+            assert before(*point) == after(*point), (expr, found, point)
+            assert least(*point) == 0, (expr, found, point)
+
+
+@pytest.mark.parametrize("expr", [FloorDiv(X + 2, 3), ModularIndexing(X * Y - 5, 1, 3)])
+def test_a_dividend_that_needs_nothing_or_of_which_nothing_is_known_stays(expr: sympy.Expr) -> None:
+    assert from_zero(expr, SIZES) == expr

@@ -13,6 +13,7 @@ import pytest
 import torch
 from sketch_kit import Sample, run_cpu, sample
 from torch._inductor import config as inductor_config
+from torch._inductor.decomposition import select_decomp_table
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen import api
@@ -53,6 +54,41 @@ CASES: dict[str, Case] = {
     "dilated maxima": (lambda x: F.max_pool2d(x, 3, stride=2, padding=1, dilation=3), (holes(IMAGES),)),
     "maxima of lines": (lambda x: F.max_pool1d(x, 25, stride=5, padding=12), (LINES,)),
 }  # fmt: skip
+
+
+def averaged(
+    x: torch.Tensor, kernel: Sequence[int], step: Sequence[int], edge: Sequence[int]
+) -> Case:
+    grad = randn(*F.avg_pool2d(x, kernel, step, edge).shape)
+    back = torch.ops.aten.avg_pool2d_backward
+    return lambda g, x: back(g, x, kernel, step, edge, False, False, None), (grad, x)
+
+
+def flipped(case: Case) -> Case:
+    function, inputs = case
+    return lambda *given: function(*given).flip(-1), inputs
+
+
+def maximal(x: torch.Tensor, kernel: Sequence[int], step: Sequence[int]) -> Case:
+    most, places = torch.ops.aten.max_pool2d_with_indices(x, kernel, step)
+    back = torch.ops.aten.max_pool2d_with_indices_backward
+    return lambda g, x, i: back(g, x, kernel, step, [0, 0], [1, 1], False, i), (
+        randn(*most.shape),
+        x,
+        places,
+    )
+
+
+GRADIENTS: dict[str, Case] = {
+    "averages of lines": averaged(LINES[:, :, None, :37], (1, 7), (1, 3), (0, 0)),
+    "averages of lines, read backwards": flipped(
+        averaged(LINES[:, :, None, :37], (1, 7), (1, 3), (0, 2))
+    ),
+    "averages": averaged(IMAGES, (6, 5), (4, 3), (2, 1)),
+    "maxima of lines": maximal(LINES[:, :, None, :37], (1, 3), (1, 2)),
+    "maxima": maximal(IMAGES, (5, 3), (2, 2)),
+}
+"""Each element looks for the windows that it is in, of which the first begin before the input does."""
 
 
 def depthwise(**how: Any) -> Callable[..., torch.Tensor]:
@@ -117,6 +153,22 @@ def test_the_cpu_pools_as_eager_does(name: str, tmp_path: Path) -> None:
     function, inputs = CASES[name]
     it = sample(function, *inputs)
     assert_close(run_cpu(it.analysis, it.analysis.schedules()[0], it.inputs, tmp_path), it.want)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_gradient_comes_from_the_windows_that_an_element_is_in(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch 2.13 makes a scatter of a gradient of maxima, 2.11 these loops
+    loops = {
+        k: v
+        for k, v in select_decomp_table().items()
+        if "max_pool2d_with_indices_backward" not in str(k)
+    }
+    monkeypatch.setattr("sketch_kit.select_decomp_table", lambda: loops)
+    it = for_cuda(GRADIENTS[name])
+    for outputs in emulated(it, tmp_path):
+        assert_close(outputs, it.want)
 
 
 def infinite_windows() -> torch.Tensor:

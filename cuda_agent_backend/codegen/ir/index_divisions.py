@@ -28,6 +28,36 @@ def decided(expr: sympy.Expr, sizes: Sizes) -> sympy.Expr:
     return expr.replace(FloorDiv, floor).replace(ModularIndexing, remainder)
 
 
+def from_zero(expr: sympy.Expr, sizes: Sizes) -> sympy.Expr:
+    """``expr``, equal to it at every point of the loops, with no division or remainder of what is below zero at some.
+
+    Kernels divide as C does, on a GPU without a sign, which rounds down what is zero or more only. A dividend of which
+    nothing is known, as of a product of loops, stays as it is.
+    """
+
+    def floor(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+        below = _below_zero(base, divisor, sizes)
+        if not below:
+            return FloorDiv(base, divisor)
+        raised = base + below * divisor
+        if raised.as_coeff_Add()[0] % divisor:
+            return FloorDiv(raised, divisor) - below
+        # Whole multiples of the divisor would be taken out again: an odd number of halves is none.
+        return FloorDiv(sympy.expand(2 * raised + 1), 2 * divisor) - below
+
+    def remainder(base: sympy.Expr, divisor: sympy.Expr, modulus: sympy.Expr) -> sympy.Expr:
+        below = _below_zero(base, divisor * modulus, sizes)
+        return ModularIndexing(base + below * divisor * modulus, divisor, modulus)
+
+    return expr.replace(FloorDiv, floor).replace(ModularIndexing, remainder)
+
+
+def _below_zero(base: sympy.Expr, divisor: sympy.Expr, sizes: Sizes) -> int:
+    """How many times a divisor has to be added to ``base`` until it is nowhere below zero."""
+    ends = _ends(base, sizes) if _is_positive(divisor) else None
+    return 0 if ends is None else max(0, -(ends[0] // int(divisor)))
+
+
 def _floor(base: sympy.Expr, divisor: sympy.Expr, sizes: Sizes) -> sympy.Expr:
     if not _is_positive(divisor):
         return FloorDiv(base, divisor)

@@ -11,9 +11,9 @@ import sympy
 from torch._inductor.sizevars import SizeVarAllocator
 from torch.utils._sympy.functions import FloorDiv, Identity, ModularIndexing
 
-from cuda_agent_backend.codegen.ir.index_divisions import decided
+from cuda_agent_backend.codegen.ir.index_divisions import decided, from_zero
 from cuda_agent_backend.codegen.ir.kernel import Dim
-from cuda_agent_backend.codegen.ir.ssa import Body
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
 
 
 def simplify(expr: sympy.Expr, ranges: Iterable[Dim]) -> sympy.Expr:
@@ -31,6 +31,19 @@ def _simplified(expr: sympy.Expr, ranges: tuple[Dim, ...]) -> sympy.Expr:
     if not found.has(FloorDiv, ModularIndexing):
         return found
     return sympy.expand(decided(found, dict(ranges)))
+
+
+def with_dividends_from_zero(body: Body, ranges: Sequence[Dim]) -> Body:
+    """``body`` with no index that divides what is below zero, over the loops ``ranges``; see `from_zero`."""
+    sizes = dict(ranges)
+
+    def one(i: Instruction) -> Instruction:
+        divides = i.index is not None and i.index.has(FloorDiv, ModularIndexing)
+        index = from_zero(i.index, sizes) if divides else i.index
+        inner = None if i.body is None else with_dividends_from_zero(i.body, ranges)
+        return replace(i, index=index, body=inner)
+
+    return Body([one(i) for i in body.instructions], body.results)
 
 
 def row_major(dims: Iterable[Dim]) -> sympy.Expr:

@@ -28,6 +28,7 @@ from torch._inductor.virtualized import V
 
 from cuda_agent_backend.codegen.ir.banded import band_of
 from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.indices import with_dividends_from_zero
 from cuda_agent_backend.codegen.ir.operand_types import made_safe, types_of
 from cuda_agent_backend.codegen.ir.region import ARG_REDUCTIONS, Buffer, LoweredRegion, Stage, Store
 from cuda_agent_backend.codegen.ir.ssa import PLACE, Body, narrow_comparisons, trace
@@ -215,6 +216,11 @@ def _narrowed(stage: Stage) -> Stage:
     return dataclasses.replace(stage, body=narrow_comparisons(stage.body, points))
 
 
+def _dividing_from_zero(stage: Stage) -> Stage:
+    body = with_dividends_from_zero(stage.body, (*stage.outer, *stage.inner))
+    return dataclasses.replace(stage, body=body)
+
+
 def _drop_dead(stages: list[Stage], needed: set[str]) -> list[Stage]:
     """Remove stores and stages that nothing reads."""
     live: list[Stage] = []
@@ -290,7 +296,7 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
             b.layout, ir.FixedLayout | ir.FlexibleLayout
         ):
             raise Unsupported(f"buffer with layout {type(b.layout).__name__}")
-        stages.append(_stage(b))
+        stages.append(_dividing_from_zero(_stage(b)))
         _refuse_checks(stages[-1].body, task.target)
         buffers[b.get_name()] = _buffer(b.get_name(), "temporary", b.layout, stages[-1])
     if graph.constants:
