@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from sketch_kit import Sample, run_cpu, sample
 from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.ir.headers import header
 from sandbox.plan.candidate import Candidate
 
 
@@ -111,19 +113,43 @@ def test_places_are_those_of_the_last_of_equal_extremes(
     assert found
 
 
-def test_the_cuda_compiler_takes_scans_of_places(tmp_path: Path) -> None:
-    """What g++ takes from the emulator need not be what nvcc takes."""
+def compiled(sources: Sequence[str], folder: Path) -> None:
+    """What g++ takes from the emulator need not be what nvcc takes; all kernels at once, under names of their own."""
     compiler = shutil.which("nvcc")
     if compiler is None:
         pytest.skip("no nvcc")
-    it = sample(lambda x: torch.cummax(x, 1), ties())
-    it = dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
-    made = api.generate(it.analysis, it.analysis.schedules()[0])
-    assert isinstance(made, Candidate), made
-    (tmp_path / "k.cu").write_text(made.source)
+    prelude = header("cuda/common/prelude.cuh")
+    kernels = [
+        re.sub(r"\bk(\d\w*)\(", rf"k{n}of\1(", s.replace(prelude, ""))
+        for n, s in enumerate(sources)
+    ]
+    (folder / "k.cu").write_text("\n".join([prelude, *kernels]))
     command = [compiler, "-w", "-arch=sm_90a", "--ptx", "k.cu", "-o", "k.ptx"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert (folder / "k.ptx").read_text().count(".entry") >= len(sources)
+
+
+def sources_of(it: Sample) -> list[str]:
+    it = dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
+    made = [api.generate(it.analysis, schedule) for schedule in it.analysis.schedules()]
+    return list(dict.fromkeys(one.source for one in made if isinstance(one, Candidate)))
+
+
+def test_the_cuda_compiler_takes_scans_of_places(tmp_path: Path) -> None:
+    compiled(sources_of(sample(lambda x: torch.cummax(x, 1), ties()))[:1], tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.bool])
+def test_the_cuda_compiler_takes_all_scans_of_narrow_values(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    short = ties(dtype)[:, :37]
+    found = sources_of(sample(lambda x: torch.cummin(x, 1).values, short))
+    found += sources_of(sample(lambda x: torch.cummax(x, 0), short))
+    if dtype != torch.bool:
+        found += sources_of(sample(lambda x: x.cumsum(1, dtype=dtype), short))
+    compiled(list(dict.fromkeys(found)), tmp_path)
 
 
 def test_what_is_little_beside_the_largest_exponential_stays(tmp_path: Path) -> None:

@@ -104,11 +104,14 @@ class InnerScan(ScanText):
         return product and not self.layout.clustered
 
     def _within_warp(self, held: int, width: int) -> list[str]:
+        last = f"__shfl_sync(0xffffffffu, whole[h], {width - 1}, {width})"
+        if BYTES[self.type] < 4:  # of which an exchange makes int
+            last = f"{self.type}({last})"
         out = each_held(
             held,
             [
                 f"before[h] = {self.op}::join(carry, before[h]);",
-                f"carry = {self.op}::join(carry, __shfl_sync(0xffffffffu, whole[h], {width - 1}, {width}));",
+                f"carry = {self.op}::join(carry, {last});",
             ],
         )
         if not self._in_turn:
