@@ -19,6 +19,14 @@ LARGER = {1: 1, 2: 3, 3: 17, 4: 20, 5: 37, 6: 41, 8: 72, 10: 65, 20: 131}
 """What sizes become. Odd ones, and such as are not filled by whole vectors or blocks."""
 DENORMAL = {torch.float16: 6e-8, torch.bfloat16: 1e-39, torch.float32: 1e-40, torch.float64: 1e-310}
 
+DIVISORS = {
+    **dict.fromkeys(
+        ("div.floor_rounding", "div.trunc_rounding", "floor_divide", "fmod", "remainder"), 1
+    ),
+    "__rmod__": 0,
+}
+"""Operators that divide whole numbers, and the place of the divisor among two tensors."""
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -98,7 +106,7 @@ def _variant(
             size = "given"
     if values == "edge":
         made = [edged(x, free, generator) for x in made]
-    made = [laid_out(x, layout) for x in made]
+    made = [laid_out(x, layout) for x in divisible(case.cell.operator, made)]
 
     def call(*given: Tensor) -> list[Tensor]:
         first, args, kwargs = _put(shape, given)
@@ -202,6 +210,25 @@ def edged(x: Tensor, free: bool, generator: torch.Generator) -> Tensor:
     chosen = torch.tensor(values, dtype=x.dtype, device=x.device)
     flat[places] = chosen[torch.arange(count, device=x.device) % len(values)]
     return flat.reshape(x.shape)
+
+
+def divisible(operator: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The operands of a division of whole numbers without what eager has no answer for on a processor, where it raises
+    over zero, and its process dies of the smallest number over -1. On a GPU both have one, which a kernel gives too.
+    """
+    made = list(tensors)
+    place = DIVISORS.get(operator)
+    if place is None or len(made) != 2 or any(_is_real(x) or not x.is_cpu for x in made):
+        return made
+    divisor, dividend = made[place], made[1 - place]
+    made[place] = torch.where(divisor == 0, 1, divisor)
+    least = torch.iinfo(dividend.dtype).min
+    made[1 - place] = torch.where(dividend == least, least + 1, dividend) if least else dividend
+    return made
+
+
+def _is_real(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex() or x.dtype == torch.bool
 
 
 def laid_out(x: Tensor, layout: str) -> Tensor:

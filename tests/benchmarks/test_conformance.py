@@ -35,7 +35,7 @@ from benchmarks.conformance.compare import (
 from benchmarks.conformance.database import DTYPES, dtypes_of, operators
 from benchmarks.conformance.pool import Pool, Settings
 from benchmarks.conformance.rows import Rows
-from benchmarks.conformance.samples import copied, laid_out, resized, variants
+from benchmarks.conformance.samples import DIVISORS, copied, laid_out, resized, variants
 from benchmarks.conformance.summary import BAD, OUTCOMES, bad, by_operator, summarise
 from benchmarks.conformance.wide import in_float64
 from benchmarks.store import ROOT, versions
@@ -446,6 +446,19 @@ def test_a_case_has_the_same_inputs_each_time() -> None:
         for a, b in zip(one.tensors, two.tensors, strict=True)
     )
     assert not one.finite
+
+
+@pytest.mark.parametrize("operator", DIVISORS)
+@pytest.mark.parametrize("dtype", ["int64", "int8", "uint8"])
+def test_edges_of_whole_numbers_leave_eager_an_answer_on_a_processor(
+    operator: str, dtype: str
+) -> None:
+    inputs = next(variants(Case.named(f"{operator}|{dtype}|2"), "cpu"))
+    assert inputs.values == "edge" and len(inputs.tensors) == 2
+    ends = torch.iinfo(getattr(torch, dtype))
+    for x in inputs.tensors:
+        assert ends.max in x and (ends.min + 1 if ends.min else 1) in x
+    assert inputs.call(*inputs.tensors)[0].shape == inputs.tensors[0].shape
 
 
 def test_parts_are_all_operators_once_and_stay() -> None:
