@@ -18,6 +18,7 @@ from cuda_agent_backend.codegen.guarded import Guarded
 from cuda_agent_backend.codegen.ir import special_functions as special
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, gpu_facts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.operand_types import SAFE_MARK, SAFE_PREFIX
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.loop_nests import GENERATOR, LOWERING, LoopNests, loop_nests_of
 from cuda_agent_backend.codegen.registry import TASKS
@@ -28,6 +29,8 @@ from sandbox.task.task import Task
 
 APART = "apart"
 """What schedules are marked with whose products do not store across their loops, where others do."""
+_RARE = ((special.PREFIX, special.MARK), (SAFE_PREFIX, SAFE_MARK))
+"""What functions that few kernels have begin with, and what is in their headers."""
 
 
 def analyse(task: Task) -> Analysis | NotCovered:
@@ -104,7 +107,7 @@ def generate(
                 source, plan = chain_launches(source, plan, gpu_facts(device))
         except PlanError as error:
             return NotCovered(str(error))
-        if f"ca::{special.PREFIX}" in source and special.MARK not in source:
+        if any(f"ca::{name}" in source and mark not in source for name, mark in _RARE):
             return NotCovered("a function that this family has no header for")
         language: Language = "cuda" if plan.target == "cuda" else "c++"
         return Candidate(plan.target, language, source, plan, "sketch", schedule.to_json())

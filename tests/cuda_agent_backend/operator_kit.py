@@ -14,7 +14,7 @@ from torch._inductor.virtualized import V
 
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
-from cuda_agent_backend.codegen.ir.operand_types import made_safe, types_of
+from cuda_agent_backend.codegen.ir.operand_types import made_defined, made_safe, types_of
 from cuda_agent_backend.codegen.ir.printer import HALVES
 from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.special_functions import NAMES, ON_CUDA
@@ -124,15 +124,12 @@ def edges(dtype: torch.dtype) -> Tensor:
     return torch.tensor([*signed, math.nan], dtype=torch.float64).to(dtype)
 
 
-def operands(dtypes: Sequence[torch.dtype], target: str) -> tuple[Tensor, ...]:
+def operands(dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
     """Every pair of edge values of the first two types, a rest that fills no vector, and something else beside each."""
     own, others = edges(dtypes[0]), edges(dtypes[1])
     x, y = own.repeat_interleave(len(others)), others.repeat(len(own))
     more = 7 + (-len(x) % 64)
     x, y = (torch.cat([a, a.repeat(more)[:more]]) for a in (x, y))
-    if target == "cuda" and not dtypes[0].is_floating_point and x.min() < -1:
-        # a GPU has no traps, but the processor that runs the emulator has
-        x = torch.where((y == -1) & (x == torch.iinfo(x.dtype).min), x + 1, x)
     return x, y, x.roll(3).contiguous().to(dtypes[-1])
 
 
@@ -157,7 +154,7 @@ def checked_body(
 
     body = trace([inner], [place])
     types = types_of(body, dict(zip(INPUTS, dtypes, strict=True)).__getitem__, target)
-    return made_safe(body, types) if target == "cpu" else body
+    return (made_safe if target == "cpu" else made_defined)(body, types)
 
 
 def _output(entry: Entry) -> str:
@@ -190,7 +187,7 @@ def case_of(entries: Sequence[Entry], inputs: tuple[Tensor, ...], target: str) -
 
 def of_type(table: dict[str, Operator], dtype: torch.dtype, target: str) -> Case:
     """All operators that are called on a type, on what they are converted to, and all numbers of the type."""
-    inputs = operands((dtype,) * 3, target)
+    inputs = operands((dtype,) * 3)
     entries = [
         _converted(name, one, inputs)
         for name, one in table.items()
@@ -270,7 +267,7 @@ def _chosen(value: Any) -> Formula:
 
 def mixed(table: dict[str, Operator], dtypes: Sequence[torch.dtype], target: str) -> Case:
     """All operators of two operands that are not refused on values of two types as they are."""
-    inputs = operands((*dtypes, dtypes[0]), target)
+    inputs = operands((*dtypes, dtypes[0]))
     common = torch.promote_types(*dtypes)
     entries = []
     for name, one in table.items():

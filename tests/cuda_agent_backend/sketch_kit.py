@@ -82,8 +82,14 @@ INTEGERS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 """Cases of either target: whole numbers, and what is rounded to them."""
 
 
-def sample(function: Callable[..., Any], *inputs: torch.Tensor, target: str = "cpu") -> Sample:
-    """Trace, decompose as Inductor does, and take all nodes as one region."""
+def sample(
+    function: Callable[..., Any],
+    *inputs: torch.Tensor,
+    target: str = "cpu",
+    eager: Callable[..., Any] | None = None,
+) -> Sample:
+    """Trace, decompose as Inductor does, and take all nodes as one region. eager: what gives the outputs in the place
+    of ``function``, where that would raise here."""
     module = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="fake")(
         *inputs
     )
@@ -92,7 +98,7 @@ def sample(function: Callable[..., Any], *inputs: torch.Tensor, target: str = "c
     results = output.args[0] if isinstance(output.args[0], list | tuple) else [output.args[0]]
     found = canonical(nodes, results, target)
     assert isinstance(found, Canonical), found
-    value = function(*inputs)
+    value = (eager or function)(*inputs)
     values = [value] if isinstance(value, torch.Tensor) else list(value)
     by_node = dict(zip(results, values, strict=True))
     return Sample(
@@ -102,9 +108,11 @@ def sample(function: Callable[..., Any], *inputs: torch.Tensor, target: str = "c
     )
 
 
-def on_cuda(function: Callable[..., Any], *inputs: torch.Tensor) -> Sample:
+def on_cuda(
+    function: Callable[..., Any], *inputs: torch.Tensor, eager: Callable[..., Any] | None = None
+) -> Sample:
     """As `sample` for cuda, traced on the CPU, whose scalars are constants of the task."""
-    it = sample(function, *inputs)
+    it = sample(function, *inputs, eager=eager)
     return replace(it, task=Task.from_json(it.task.to_json().replace('"cpu"', '"cuda"')))
 
 

@@ -25,6 +25,7 @@ import test_joined_parts
 import test_last_wave
 import test_made_order
 import test_mixed
+import test_open_values
 import test_pooled
 import test_product_order
 import test_reduced
@@ -404,6 +405,12 @@ def test_running_products_are_those_of_double_precision_rounded(way: str, tmp_pa
     it = dataclasses.replace(it, want=(it.inputs[0].double().cumprod(1).float(),))
     parameters = {"sketch": "row", "exchange": "block", "segments": 1, **products.WAYS[way]}
     given(it, Schedule.of(parameters), tmp_path)
+
+
+@pytest.mark.parametrize("name", test_open_values.CASES)
+def test_what_c_leaves_open_is_as_the_device_has_it(name: str, tmp_path: Path) -> None:
+    it = test_open_values.by_the_device(name)
+    given(it, it.analysis.schedules(gpu_facts())[0], tmp_path)
 
 
 IN_GROUPS = (

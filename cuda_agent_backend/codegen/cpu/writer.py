@@ -19,7 +19,7 @@ from cuda_agent_backend.codegen.ir import special_functions as special
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.kernel import Kernel, temporaries
-from cuda_agent_backend.codegen.ir.operand_types import SAFE
+from cuda_agent_backend.codegen.ir.operand_types import SAFE, SAFE_HEADERS
 from cuda_agent_backend.codegen.ir.parameters import P, require
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES
 from cuda_agent_backend.codegen.ir.program import Program
@@ -34,7 +34,7 @@ MAX_STACK_BYTES = 512 * 1024
 """Row-local arrays of one thread; beyond this they would not stay in a core's caches anyway."""
 _PRELUDE = "cpu/prelude.h"
 _MORE = {
-    "cpu/whole.h": SAFE,
+    SAFE_HEADERS["cpu"]: SAFE,
     special.HEADERS["cpu"]: special.NAMES,
     running.HEADERS["cpu"]: running.NEEDED_BY["cpu"],
 }

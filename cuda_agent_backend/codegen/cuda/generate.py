@@ -30,6 +30,7 @@ from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.kernel import Kernel, temporaries
+from cuda_agent_backend.codegen.ir.operand_types import SAFE, SAFE_HEADERS
 from cuda_agent_backend.codegen.ir.parameters import SKETCH
 from cuda_agent_backend.codegen.ir.printer import half_types
 from cuda_agent_backend.codegen.ir.program import Program
@@ -97,6 +98,8 @@ def _preludes(
     files = [_PRELUDE]
     bodies = (stage.body for kernel in kernels for stage in kernel.stages)
     operations = {i.op for body in bodies for i in body.walk()}
+    if operations & SAFE:
+        files.append(SAFE_HEADERS["cuda"])
     if operations & special.NAMES:
         files.append(special.HEADERS["cuda"])
     if operations & running.NEEDED_BY["cuda"]:

@@ -6,7 +6,8 @@ another meaning for it (`7 / 2` is 3), or none, and the source would not compile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -23,6 +24,7 @@ from cuda_agent_backend.codegen.ir.ssa import (
     Body,
     Instruction,
     Value,
+    whole_number_of,
 )
 from cuda_agent_backend.codegen.ir.value_types import TRUTH_OPERATIONS
 
@@ -47,10 +49,14 @@ TRAPS = {
     "floordiv": "safe_floordiv",
     "truncdiv": "safe_truncdiv",
 }
-"""Quotients of whole numbers, during which a processor may trap, and what does not (`cpu/whole.h`)."""
+"""Quotients of whole numbers, during which a processor may trap and of which C++ leaves some open, and what does not
+(`cpu/whole.h`, `cuda/common/whole.cuh`)."""
 ORDERS = {"lt": "safe_lt", "le": "safe_le", "gt": "safe_gt", "ge": "safe_ge"}
 """Truths in order, of which vector lanes hold the greater one as -1, and what minds that."""
 SAFE = frozenset([*TRAPS.values(), *ORDERS.values()])
+SAFE_PREFIX, SAFE_MARK = "safe_", "CA_QUOTIENT"
+"""What their names begin with, and what is in each of the headers that have them."""
+SAFE_HEADERS = {"cpu": "cpu/whole.h", "cuda": "cuda/common/whole.cuh"}
 _STRUCTURE = (
     "load", GATHER, PLACE, PLACE_EXPR, "constant", "index_expr", "to_dtype", FLOAT_BITS, "masked",
 )  # fmt: skip
@@ -141,8 +147,6 @@ def made_safe(body: Body, types: dict[Value, torch.dtype]) -> Body:
     """``body`` with operators for the cpu that are right on whole numbers and truths. types: of its values."""
 
     def one(i: Instruction) -> Instruction:
-        if i.body is not None:
-            return replace(i, body=made_safe(i.body, types))
         if i.op in TRAPS and not types[i.result].is_floating_point:
             return replace(i, op=TRAPS[i.op])
         if i.op in ORDERS and _of_truths(i, types):
@@ -151,7 +155,62 @@ def made_safe(body: Body, types: dict[Value, torch.dtype]) -> Body:
             return replace(i, op="identity")
         return i
 
-    return Body([one(i) for i in body.instructions], body.results)
+    # of float32 a byte is the same by way of 32 bits: what these do not hold is a multiple of 256
+    return _rewritten(body, one, lambda i: _source_of_byte(i, types) == torch.float64)
+
+
+def made_defined(body: Body, types: dict[Value, torch.dtype]) -> Body:
+    """``body`` for cuda as eager's kernels have it where C++ leaves the result open: quotients over what may be zero,
+    and uint8 made of floating-point numbers. types: of its values."""
+    known = {i.result: i.operands[0] for i in body.walk() if i.op == "constant"}
+
+    def one(i: Instruction) -> Instruction:
+        if i.op in TRAPS and not types[i.result].is_floating_point and _is_open(i, known):
+            return replace(i, op=TRAPS[i.op])
+        return i
+
+    def is_byte_of_real(i: Instruction) -> bool:
+        source = _source_of_byte(i, types)
+        return source is not None and source.is_floating_point
+
+    return _rewritten(body, one, is_byte_of_real)
+
+
+def _rewritten(
+    body: Body,
+    one: Callable[[Instruction], Instruction],
+    is_byte_of_real: Callable[[Instruction], bool],
+) -> Body:
+    """``body`` with other instructions, and with bytes made of 64-bit integers where they are made of real numbers."""
+    numbers = itertools.count(1 + max((i.result.number for i in body.walk()), default=-1))
+
+    def several(i: Instruction) -> Iterator[Instruction]:
+        if i.body is not None:
+            yield replace(i, body=inside(i.body))
+        elif is_byte_of_real(i):
+            whole = Instruction(Value(next(numbers)), "to_dtype", i.operands, torch.int64)
+            yield from (whole, replace(i, operands=(whole.result,)))
+        else:
+            yield one(i)
+
+    def inside(part: Body) -> Body:
+        return Body([made for i in part.instructions for made in several(i)], part.results)
+
+    return inside(body)
+
+
+def _source_of_byte(i: Instruction, types: dict[Value, torch.dtype]) -> torch.dtype | None:
+    """The type of what is converted to uint8; None where nothing is."""
+    if i.op != "to_dtype" or i.dtype != torch.uint8 or not isinstance(i.operands[0], Value):
+        return None
+    return types[i.operands[0]]
+
+
+def _is_open(i: Instruction, known: Mapping[Value, str]) -> bool:
+    """Whether a quotient's divisor may be 0 or -1. known: constants by value, as Python's ``repr``."""
+    by = i.operands[1]
+    text = known.get(by) if isinstance(by, Value) else repr(by)
+    return text is None or whole_number_of(text) in (0, -1)
 
 
 def _of_truths(i: Instruction, types: dict[Value, torch.dtype]) -> bool:

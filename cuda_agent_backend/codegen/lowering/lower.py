@@ -29,7 +29,7 @@ from torch._inductor.virtualized import V
 from cuda_agent_backend.codegen.ir.banded import band_of
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import with_dividends_from_zero
-from cuda_agent_backend.codegen.ir.operand_types import made_safe, types_of
+from cuda_agent_backend.codegen.ir.operand_types import made_defined, made_safe, types_of
 from cuda_agent_backend.codegen.ir.region import ARG_REDUCTIONS, Buffer, LoweredRegion, Stage, Store
 from cuda_agent_backend.codegen.ir.ssa import PLACE, Body, narrow_comparisons, trace
 from cuda_agent_backend.codegen.lowering import diagonals, windows
@@ -325,9 +325,8 @@ def _why_external(buffer: ir.Buffer) -> str:
 def _checked(stage: Stage, buffers: dict[str, Buffer], target: str) -> Stage:
     """The stage with operators that are printed for the types that they meet. Raises Unsupported where one is not."""
     types = types_of(stage.body, lambda name: buffers[name].dtype, target)
-    if target == "cuda":  # a GPU has no traps
-        return stage
-    return dataclasses.replace(stage, body=made_safe(stage.body, types))
+    made = made_defined if target == "cuda" else made_safe
+    return dataclasses.replace(stage, body=made(stage.body, types))
 
 
 def _refuse_checks(body: Body, target: str) -> None:
