@@ -160,6 +160,40 @@ def test_what_is_little_beside_the_largest_exponential_stays(tmp_path: Path) -> 
     torch.testing.assert_close(got, it.want[0], rtol=1e-6, atol=0.0)
 
 
+def in_order(x: torch.Tensor) -> torch.Tensor:
+    """The running sums of the middle dimension, from left to right in single precision."""
+    made, run = torch.empty_like(x), torch.zeros_like(x[:, 0])
+    for place in range(x.shape[1]):
+        run = run + x[:, place]
+        made[:, place] = run
+    return made
+
+
+def test_a_sum_across_rows_leaves_the_numbers_where_it_does_from_left_to_right(
+    tmp_path: Path,
+) -> None:
+    most = torch.finfo(torch.float32).max
+    x = torch.randn(3, 37, 37, generator=torch.Generator().manual_seed(3))
+    x[0, 3], x[1, 3], x[2, 30] = math.inf, most, math.nan
+    x[:2, 20:22] = -most  # alone they come to minus infinity
+    want = in_order(x)
+    assert want[0, 3:].isposinf().all() and want[1].isfinite().all()
+    with inductor_config.patch(comprehensive_padding=False):
+        it = sample(lambda x: torch.cumsum(x, 1), x)
+    it = dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
+    teams = set()
+    for schedule in it.analysis.schedules():
+        given = dict(schedule.parameters(0))
+        made = api.generate(it.analysis, schedule)
+        if given["segments"] > 1 or given["team"] in teams or not isinstance(made, Candidate):
+            continue
+        teams.add(given["team"])
+        (got,) = cuda_emulator.run(made.source, made.plan, it.inputs, tmp_path)
+        assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.isinf(), want.isinf())
+        torch.testing.assert_close(got, want, equal_nan=True)
+    assert {1, 8} < teams
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
 def test_the_places_of_values_of_64_bits_are_left_to_inductor(dtype: torch.dtype) -> None:
     found = api.analyse(sample(lambda x: torch.cummax(x, 1), values().nan_to_num().to(dtype)).task)

@@ -23,10 +23,12 @@ class OuterScan(ScanText):
         first = self.values(f"run = {self._join('run', 'VALUE')};{hold}")
         out = [*start, f"auto run = ca::splat<{self.type}, L>({self.identity});"]
         out += [f"ca::vec<{self.type}, L> held[{layout.chunks}];"] if kept else []
-        out += [*position_loop(layout, first), *self._across_team()]
+        along = position_loop(layout, first)
+        out += [*along, *self._across_team(along)]
         if not kept:
             return [*out, *position_loop(layout, self._onwards())]
-        earlier = f"k > 0 ? {self._join('before', 'held[k > 0 ? k - 1 : 0]')} : before"
+        first_of = "origin" if self._keeps_origin else "before"
+        earlier = f"k > 0 ? {self._join('before', 'held[k > 0 ? k - 1 : 0]')} : {first_of}"
         second = self.finish(self._join("before", "held[k]"), earlier)
         return [*out, *position_loop(layout, second)]
 
@@ -38,11 +40,30 @@ class OuterScan(ScanText):
         step = self.values(f"{keep}before = {self._join('before', 'VALUE')};")
         return [*step, *self.finish("before", "earlier")]
 
-    def _across_team(self) -> list[str]:
-        """``before`` grows by the stretches that go before this thread's."""
+    @property
+    def _in_turn(self) -> bool:
+        """Whether stretches are gone along again, one after the other, where numbers end in one: a sum of a stretch
+        alone may overflow where no sum from the row's beginning does, and makes NaN of the other infinity before it."""
+        return (
+            self.op == "ca::scan_sum"
+            and self.type in ("float", "double")
+            and not self.layout.clustered
+        )
+
+    @property
+    def _keeps_origin(self) -> bool:
+        """Whether what goes before the stretch is wanted where ``before`` is in what is held."""
+        return self._in_turn and self.layout.keep == "registers" and self.needs_previous
+
+    def _across_team(self, along: list[str]) -> list[str]:
+        """``before`` grows by the stretches that go before this thread's; ``along`` goes along its own."""
         layout, totals, whole = self.layout, f"totals{self.name}", f"tiles{self.name}"
         kind, width = f"ca::vec<{self.type}, {layout.vector}>", BYTES[self.type] * layout.vector
         self.memory.take(totals, kind, layout.team * layout.across, width)
+        mine = self._join("before", f"{totals}[c * {layout.across} + x]")
+        upto = f"for (int c = 0; c < t; ++c) before = {mine};"
+        if self._in_turn:
+            return self._team_in_turn(totals, along, upto)
         out = [f"{totals}[t * {layout.across} + x] = run;", "__syncthreads();"]
         if layout.clustered:
             if BYTES[self.type] < 4:
@@ -64,5 +85,36 @@ class OuterScan(ScanText):
                 "ca::cluster_wait();",
                 f"for (int c = 0; c < segment; ++c) before = {earlier};",
             ]
-        mine = self._join("before", f"{totals}[c * {layout.across} + x]")
-        return [*out, f"for (int c = 0; c < t; ++c) before = {mine};"]
+        return [*out, upto]
+
+    def _team_in_turn(self, totals: str, along: list[str], upto: str) -> list[str]:
+        layout, kept = self.layout, self.layout.keep == "registers"
+        mine = f"{totals}[t * {layout.across} + x]"
+        turn = [
+            f"if (t > 0) before = {totals}[(t - 1) * {layout.across} + x];",
+            "run = before;",
+            *along,
+            f"{mine} = run;",
+        ]
+        # What is held has what goes before in it already.
+        joined = [f"before = ca::splat<{self.type}, L>({self.identity});"] if kept else []
+        origin = ["origin = before;"] if self._keeps_origin else []
+        return [
+            f"{mine} = run;",
+            "bool ended = false;",
+            "CA_LANES ended |= run.v[i] - run.v[i] != 0;",
+            *(f"auto {line}" for line in origin),
+            "if (__syncthreads_or(ended)) {",
+            "#pragma unroll 1",
+            f"  for (int c = 0; c < {layout.team}; ++c) {{",
+            "    if (t == c) {",
+            *indented(indented(indented(turn))),
+            "    }",
+            "    __syncthreads();",
+            "  }",
+            *indented([*origin, *joined]),
+            "} else {",
+            f"  {upto}",
+            *indented(origin),
+            "}",
+        ]

@@ -6,6 +6,9 @@ second starts each segment from what goes before it.
 A tree takes factors in other orders than eager. That matters where a running product is no number any more: behind
 factors whose product comes to zero an infinity makes NaN, alone it stays one. A tile of which that is true is done once
 more from left to right, as torch's own blocks nearly are; but not where blocks of a cluster share a row.
+
+So is a sum with lanes across rows, which torch's own threads find from left to right: of a stretch alone it may
+overflow where no sum from the beginning of the row does, and an infinity before it then makes NaN of it.
 """
 
 from __future__ import annotations
