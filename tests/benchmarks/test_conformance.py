@@ -388,6 +388,21 @@ def test_what_eager_and_inductor_both_lose_is_not_wrong() -> None:
         assert judge(values(found, X + 0.05), yardsticks).verdict == verdict
 
 
+def test_an_infinity_for_eagers_nan_is_not_wrong_where_terms_of_edges_overflow() -> None:
+    lost, exact = X.clone(), X.double()
+    lost[3], exact[3] = torch.nan, 1e39  # as of 2e39 - 1e39 in single precision
+    infinite = X.index_fill(0, torch.tensor([3]), -torch.inf)
+    other = infinite.index_fill(0, torch.tensor([4]), -torch.inf)
+    for found, beyond, verdict in (
+        (infinite, True, UNSETTLED),
+        (infinite, False, WRONG),
+        (other, True, WRONG),
+        (X.index_fill(0, torch.tensor([3]), 1.0), True, WRONG),
+    ):
+        yardsticks = Yardsticks(values(lost), values(exact), lambda: values(lost), None, beyond)
+        assert judge(values(found), yardsticks).verdict == verdict
+
+
 def test_a_variance_in_float64_loses_no_mean_to_infinities_or_the_largest_numbers() -> None:
     top = torch.finfo(torch.float64).max
     x = torch.tensor([[math.inf, 1.0, 2.0], [top, top, -top], [1.0, 2.0, 3.0]], dtype=torch.float64)
