@@ -13,6 +13,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.analysis.cancellation import WIDE_SUM, mark_cancelling
+from cuda_agent_backend.codegen.analysis.equal_terms import round_equal_terms
 from cuda_agent_backend.codegen.analysis.passes import (
     Pass,
     expand_welford,
@@ -48,7 +49,7 @@ class LoopNestWriter(ABC):
 
     def __post_init__(self) -> None:
         means = mark_variances(mark_means(expand_welford(self.kernel)))
-        self.kernel = self._marked(mark_cancelling(means))
+        self.kernel = self._marked(round_equal_terms(mark_cancelling(means)))
         self.passes = passes(self.kernel)
         self.scratch = scratch(self.kernel, self.passes)
         self._types = {
