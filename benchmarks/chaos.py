@@ -1,7 +1,7 @@
 """Rounds of chaos, many at once: ``chaos.json``.
 
-``python -m benchmarks.chaos --rounds 1000 --seed 0 --jobs 10 --limit-s 500 --out DIR`` writes ``DIR/chaos.json`` and,
-where there were problems, ``DIR/chaos.log``; run again, it goes on where it was cut.
+``python -m benchmarks.chaos --rounds 1000 --seed 0 --jobs 10 --limit-s 500 --out DIR`` writes ``DIR/chaos.json`` and
+adds problems to ``DIR/chaos.log``, both every few seconds; run again, it goes on where it was cut.
 ``python -m benchmarks.chaos --merge DIR`` makes ``benchmarks/results/chaos.json`` of it.
 """
 
@@ -24,6 +24,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from chaos.rounds import Ground, run_round
 
 WRITE_EVERY_S = 5.0
+LOGGED_MOST = 50
+"""So many problems of a run are logged."""
 LAST_ROUND_S = 30.0
 """No round begins with less time than this."""
 
@@ -66,10 +68,19 @@ class Rounds:
     def __init__(self, seeds: list[int], samples: dict[str, Facts], ends: float) -> None:
         self.samples, self.ends = samples, ends
         self.failures: list[str] = []
+        self._logged = 0
         self.commit = commit()
         self._left: queue.SimpleQueue[int] = queue.SimpleQueue()
         for seed in seeds:
             self._left.put(seed)
+
+    def log(self, path: Path) -> None:
+        """Add what failed since the last time to a file, which is made for the first failure."""
+        new = self.failures[self._logged : LOGGED_MOST]
+        if new:
+            with path.open("a", encoding="utf-8") as file:
+                file.writelines(f"{text}\n" for text in new)
+            self._logged += len(new)
 
     def work(self, ground: Ground) -> None:
         """Run rounds on a ground until there are no more, or no time."""
@@ -100,6 +111,7 @@ def run(results: Results, seeds: list[int], jobs: int, limit_s: float) -> dict[s
     """Run what is not done of the seeds, and write all that is."""
     samples = results.done(keep=False)
     left = [seed for seed in seeds if f"{seed:06}" not in samples]
+    log = results.folder / "chaos.log"
     rounds = Rounds(left, samples, time.monotonic() + limit_s)
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as name:
         place = Path(name)
@@ -112,13 +124,13 @@ def run(results: Results, seeds: list[int], jobs: int, limit_s: float) -> dict[s
             thread.start()
         while any(thread.is_alive() for thread in threads):
             time.sleep(WRITE_EVERY_S)
+            rounds.log(log)
             results.write(dict(sorted(rounds.samples.copy().items())))
             bad = sum(bool(facts["problems"]) for facts in list(samples.values()))
             print(f"{len(samples)} rounds, {bad} with problems", flush=True)
         for ground in grounds:
             ground.close()
-    if rounds.failures:
-        (results.folder / "chaos.log").write_text("\n".join(rounds.failures[:50]))
+    rounds.log(log)
     results.write(dict(sorted(samples.items())))
     return samples
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from benchmarks import chaos
+from benchmarks.store import Results
 from chaos.plan import INTERRUPTED, WHOLE_EVERY, plan_of
 from chaos.rounds import Ground, describe, run_plan, run_round
 
@@ -69,3 +74,33 @@ def test_a_round_is_drawn_from_its_seed_alone() -> None:
     plans = [plan_of(seed) for seed in range(3 * WHOLE_EVERY)]
     assert plans == [plan_of(plan.seed) for plan in plans]
     assert sum(plan.whole for plan in plans) == 3 and len(set(map(describe, plans))) > 290
+
+
+def test_a_run_logs_a_problem_while_later_rounds_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, kept = tmp_path / "chaos.log", []
+    log.touch()
+
+    def rounds(_: Any, seed: int) -> dict[str, Any]:
+        if seed:
+            until = time.monotonic() + 60.0
+            while f"said in round {seed - 1}" not in log.read_text() and time.monotonic() < until:
+                time.sleep(0.01)
+            kept.append(log.read_text())
+        row = {"done": "a kill", "notes": [], "problems": ["lost: a kernel"], "seconds": 1.0}
+        return {**row, "log": f"said in round {seed}"}
+
+    monkeypatch.setattr(chaos, "WRITE_EVERY_S", 0.01)
+    monkeypatch.setattr(chaos, "Ground", lambda *_: SimpleNamespace(prepare=noop, close=noop))
+    monkeypatch.setattr(chaos, "run_round", rounds)
+    monkeypatch.setenv("HOME", os.environ.get("HOME", str(tmp_path)))
+    for seeds in ([0, 1], [2]):
+        chaos.run(Results("chaos", chaos.summarise, tmp_path), seeds, jobs=1, limit_s=1e9)
+    assert "said in round 0" in kept[0] and "said in round 1" not in kept[0]
+    assert kept[1].count("said in round") == 2, "a run that goes on keeps what the first one logged"
+    assert log.read_text().count("lost: a kernel") == 3
+
+
+def noop() -> None:
+    """Nothing to make ready, nothing to end."""
