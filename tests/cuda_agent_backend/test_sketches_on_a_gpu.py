@@ -57,6 +57,7 @@ import test_triangular
 import test_weighed
 import test_whole_rows
 import torch
+from sanitizer_kit import assert_clean
 from sketch_kit import Sample, beginning_with, on_cuda
 from torch._inductor import config as inductor_config
 
@@ -66,11 +67,9 @@ from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.registry import LIBRARY
 from sandbox.accuracy.perturb_inputs import on_device
 from sandbox.compile.candidate import Compiled, compile_candidate
-from sandbox.compile.toolchain import Missing
 from sandbox.launcher.program import LoadFailed, load_program
 from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import Plan
-from sandbox.sanitizer.tool import find_sanitizer, sanitize
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -257,7 +256,6 @@ def kinds(schedules: Sequence[Schedule]) -> list[Schedule]:
 )  # fmt: skip
 def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) -> None:
     it = job(name)
-    tools = not isinstance(find_sanitizer(), Missing)
     exact = dataclasses.replace(gpu_facts(), tf32=())
     own = [s for s in it.analysis.schedules(exact) if not LIBRARY.owns(s)]
     for number, schedule in enumerate(kinds(own)):
@@ -269,9 +267,8 @@ def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) 
         assert isinstance(built, Compiled), built
         for got, want in zip(run(built, made.plan, it.inputs), it.want, strict=True):
             torch.testing.assert_close(got, want, equal_nan=True, **within(want))
-        if tools and number < SANITIZED:
-            found = sanitize(built.path, made.plan, lambda: list(it.inputs))
-            assert {report.status for report in found} == {"clean"}, (schedule, found)
+        if number < SANITIZED:
+            assert_clean(built, made, it.inputs, schedule)
 
 
 @pytest.mark.parametrize("name", test_sketch_library.CASES)
@@ -299,9 +296,8 @@ def test_products_in_the_cheaper_order_give_what_eager_gives(
     assert isinstance(built, Compiled), built
     for got, want in zip(run(built, made.plan, it.inputs), it.want, strict=True):
         torch.testing.assert_close(got, want, equal_nan=True, **within(want))
-    if value == 1 and not isinstance(find_sanitizer(), Missing):
-        found = sanitize(built.path, made.plan, lambda: list(it.inputs))
-        assert {report.status for report in found} == {"clean"}, found
+    if value == 1:
+        assert_clean(built, made, it.inputs)
 
 
 @pytest.mark.parametrize("name", test_triangular.CASES)
@@ -317,9 +313,7 @@ def test_terms_that_are_left_out_change_nothing(name: str, tmp_path: Path) -> No
         assert isinstance(built, Compiled), built
         (got,) = run(built, made.plan, it.inputs)
         torch.testing.assert_close(got, it.want[0], rtol=1e-4, atol=1e-4)
-        if not isinstance(find_sanitizer(), Missing):
-            found = sanitize(built.path, made.plan, lambda: list(it.inputs))
-            assert {report.status for report in found} == {"clean"}, (tiles, found)
+        assert_clean(built, made, it.inputs, tiles)
 
 
 FORCED: dict[str, tuple[Any, tuple[torch.Tensor, ...], dict[str, Any]]] = {
@@ -360,9 +354,7 @@ def test_schedules_of_large_rows_are_right_on_small_ones(name: str, tmp_path: Pa
     for got, want in zip(first, it.want, strict=True):
         torch.testing.assert_close(got, want, equal_nan=True, **within(want))
     assert all(map(torch.equal, first, run(built, made.plan, it.inputs)))
-    if not isinstance(find_sanitizer(), Missing):
-        found = sanitize(built.path, made.plan, lambda: list(it.inputs))
-        assert {report.status for report in found} == {"clean"}, (name, found)
+    assert_clean(built, made, it.inputs, name)
 
 
 @pytest.mark.parametrize("case", test_last_wave.SHARED)
@@ -379,9 +371,7 @@ def test_a_last_wave_that_blocks_share_changes_nothing(
     for got, want in zip(run(built, made.plan, it.inputs), it.want, strict=True):
         loose = LOOSE[want.dtype]
         torch.testing.assert_close(got, want, rtol=loose, atol=loose)
-    if not isinstance(find_sanitizer(), Missing):
-        found = sanitize(built.path, made.plan, lambda: list(it.inputs))
-        assert {report.status for report in found} == {"clean"}, (case, found)
+    assert_clean(built, made, it.inputs, case)
 
 
 @pytest.mark.parametrize("name", test_sketch_together.CASES)
@@ -457,9 +447,7 @@ def given(it: Sample, schedule: Schedule, folder: Path) -> None:
     assert isinstance(built, Compiled), built
     for got, want in zip(run(built, made.plan, it.inputs), it.want, strict=True):
         torch.testing.assert_close(got, want, equal_nan=True, **within(want))
-    if not isinstance(find_sanitizer(), Missing):
-        found = sanitize(built.path, made.plan, lambda: list(it.inputs))
-        assert {report.status for report in found} == {"clean"}, (schedule, found)
+    assert_clean(built, made, it.inputs, schedule)
 
 
 def within(want: torch.Tensor) -> dict[str, float]:
