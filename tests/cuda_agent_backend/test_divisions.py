@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from cuda_agent_backend.codegen.ir.index_divisions import decided, from_zero
+from cuda_agent_backend.codegen.ir.indices import with_dividends_from_zero
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 
 X, Y, Z = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "xyz")
 SIZES = {X: 4, Y: 5, Z: 8}
@@ -89,3 +91,28 @@ def test_dividends_from_zero_give_the_same_and_are_nowhere_below_it(
 @pytest.mark.parametrize("expr", [FloorDiv(X + 2, 3), ModularIndexing(X * Y - 5, 1, 3)])
 def test_a_dividend_that_needs_nothing_or_of_which_nothing_is_known_stays(expr: sympy.Expr) -> None:
     assert from_zero(expr, SIZES) == expr
+
+
+@pytest.mark.parametrize(
+    ("comparison", "least", "stays"),
+    [("ge", 1, True), ("gt", 0, True), ("ge", 0, False), ("lt", 1, False)],
+)
+def test_a_dividend_that_a_mask_keeps_from_below_zero_stays_under_it(
+    comparison: str, least: int, stays: bool
+) -> None:
+    index = ModularIndexing(X - 1, 1, 3)
+
+    def load(number: int) -> Instruction:
+        return Instruction(Value(number), "load", buffer="b", index=index)
+
+    masked = Body([load(4)], (Value(4),))
+    body = Body([
+        Instruction(Value(0), "index_expr", index=X),
+        Instruction(Value(1), "constant", (str(least),)),
+        Instruction(Value(2), comparison, (Value(0), Value(1))),
+        load(3),
+        Instruction(Value(5), "masked", (Value(2), "0.0"), body=masked),
+    ], (Value(3), Value(5)))  # fmt: skip
+    free, under = with_dividends_from_zero(body, tuple(SIZES.items())).loads()
+    raised = ModularIndexing(X + 2, 1, 3)
+    assert (free.index, under.index) == (raised, index if stays else raised)

@@ -7,7 +7,7 @@ Torch's own simplification (`SizeVarAllocator.simplify_with_ranges`) decides mor
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import sympy
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
@@ -28,15 +28,24 @@ def decided(expr: sympy.Expr, sizes: Sizes) -> sympy.Expr:
     return expr.replace(FloorDiv, floor).replace(ModularIndexing, remainder)
 
 
-def from_zero(expr: sympy.Expr, sizes: Sizes) -> sympy.Expr:
+def from_zero(
+    expr: sympy.Expr,
+    sizes: Sizes,
+    is_not_below: Callable[[sympy.Expr], bool] = lambda dividend: False,
+) -> sympy.Expr:
     """``expr``, equal to it at every point of the loops, with no division or remainder of what is below zero at some.
 
     Kernels divide as C does, on a GPU without a sign, which rounds down what is zero or more only. A dividend of which
-    nothing is known, as of a product of loops, stays as it is.
+    nothing is known, as of a product of loops, stays as it is, and so does one of which ``is_not_below`` says that it
+    is zero or more wherever ``expr`` is used.
     """
 
-    def floor(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+    def below_zero(base: sympy.Expr, divisor: sympy.Expr) -> int:
         below = _below_zero(base, divisor, sizes)
+        return 0 if below and is_not_below(base) else below
+
+    def floor(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+        below = below_zero(base, divisor)
         if not below:
             return FloorDiv(base, divisor)
         raised = base + below * divisor
@@ -46,7 +55,7 @@ def from_zero(expr: sympy.Expr, sizes: Sizes) -> sympy.Expr:
         return FloorDiv(sympy.expand(2 * raised + 1), 2 * divisor) - below
 
     def remainder(base: sympy.Expr, divisor: sympy.Expr, modulus: sympy.Expr) -> sympy.Expr:
-        below = _below_zero(base, divisor * modulus, sizes)
+        below = below_zero(base, divisor * modulus)
         return ModularIndexing(base + below * divisor * modulus, divisor, modulus)
 
     return expr.replace(FloorDiv, floor).replace(ModularIndexing, remainder)

@@ -11,6 +11,7 @@ import sympy
 from torch._inductor.sizevars import SizeVarAllocator
 from torch.utils._sympy.functions import FloorDiv, Identity, ModularIndexing
 
+from cuda_agent_backend.codegen.ir.facts import not_negative
 from cuda_agent_backend.codegen.ir.index_divisions import decided, from_zero
 from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
@@ -34,16 +35,27 @@ def _simplified(expr: sympy.Expr, ranges: tuple[Dim, ...]) -> sympy.Expr:
 
 
 def with_dividends_from_zero(body: Body, ranges: Sequence[Dim]) -> Body:
-    """``body`` with no index that divides what is below zero, over the loops ``ranges``; see `from_zero`."""
+    """``body`` with no index that divides what is below zero, over the loops ``ranges``; see `from_zero`.
+
+    Under a mask a dividend may be below zero where the mask does not hold: nothing is read there.
+    """
     sizes = dict(ranges)
 
-    def one(i: Instruction) -> Instruction:
-        divides = i.index is not None and i.index.has(FloorDiv, ModularIndexing)
-        index = from_zero(i.index, sizes) if divides else i.index
-        inner = None if i.body is None else with_dividends_from_zero(i.body, ranges)
-        return replace(i, index=index, body=inner)
+    def of(body: Body, known: Sequence[sympy.Expr], before: Sequence[Instruction]) -> Body:
+        around = (*before, *body.instructions)
 
-    return Body([one(i) for i in body.instructions], body.results)
+        def one(i: Instruction) -> Instruction:
+            if i.body is not None:
+                facts = (*known, *not_negative(body, i.operands[0], before))
+                return replace(i, body=of(i.body, facts, around))
+            if i.index is None or not i.index.has(FloorDiv, ModularIndexing):
+                return i
+            index = from_zero(i.index, sizes, lambda base: never_negative(base, ranges, known))
+            return replace(i, index=index)
+
+        return Body([one(i) for i in body.instructions], body.results)
+
+    return of(body, (), ())
 
 
 def row_major(dims: Iterable[Dim]) -> sympy.Expr:
