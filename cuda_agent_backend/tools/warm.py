@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ def warm(
     unless training: a model is warmed for the way in which it will run, with the same sizes, dtypes and flags. Code
     that torch compiled before is forgotten (`torch._dynamo.reset`). budget_s: seconds of search per graph. mode,
     options: as for `torch.compile`. Raises `SettingsError` or `OptionError` on a wrong wish, and whatever the model
-    raises; faults of the search are in the report.
+    raises; faults of the search are in the report. Where there is no room for real inputs, drawn ones alone are used,
+    which is said once.
     """
     from cuda_agent_backend.graph.layouts import choosing
     from cuda_agent_backend.hook.kernel_pass import KernelPass
@@ -66,11 +68,9 @@ def warm(
     if isinstance(kernels, CacheUnavailable):
         return WarmReport((), time.perf_counter() - started, str(kernels))
     reports: list[GraphReport] = []
-    with scratch.folder("warm") as folder:
+    with _place_for_inputs() as folder:
         lock = DeviceLock(wishes.device_lock)
-        graphs = capture(
-            model, inputs, wishes, training=training, record_in=Path(folder), lock=lock
-        )
+        graphs = capture(model, inputs, wishes, training=training, record_in=folder, lock=lock)
         for found in graphs:
             searcher = SearchClient(wishes)
             hook = KernelPass(
@@ -85,6 +85,18 @@ def warm(
                 hook(found.module.graph, is_inference=not training)
             reports += hook.reports
     return WarmReport(tuple(reports), time.perf_counter() - started)
+
+
+@contextmanager
+def _place_for_inputs() -> Iterator[Path | None]:
+    """A folder for the real inputs of tasks; None where none can be made, as on a full disk."""
+    with ExitStack() as stack:
+        folder = None
+        try:
+            folder = Path(stack.enter_context(scratch.folder("warm")))
+        except OSError as error:
+            log.once("hook", f"a model is warmed on drawn inputs alone: {error}")
+        yield folder
 
 
 def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options:

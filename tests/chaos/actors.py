@@ -27,6 +27,8 @@ PATIENCE_S = 20.0
 """How long a user waits in the background mode."""
 PACKAGES = ("torch", "cuda_agent_backend", "sandbox", "kernel_cache")
 """Whose code a user's process runs."""
+COMPILES = os.path.join("torch", "_inductor", "compile_fx.py")  # noqa: PTH118
+"""Where Inductor begins to compile."""
 _clock = faults.Clock()
 SOURCE = """
 #include <cmath>
@@ -160,16 +162,16 @@ def _compiled(
         "progress": "off",
     }
     options = {f"cuda_agent.{name}": value for name, value in own.items()}
-    if wishes["mode"] == "warm":
-        from cuda_agent_backend.tools.warm import warm
-
-        warm(function, [x], budget_s=own["budget_s"], options=options)
-        options["cuda_agent.search"] = "cached"
-    compiled = torch.compile(function, backend=cuda_agent, options=options)
     try:
+        if wishes["mode"] == "warm":
+            from cuda_agent_backend.tools.warm import warm
+
+            warm(function, [x], budget_s=own["budget_s"], options=options)
+            options["cuda_agent.search"] = "cached"
+        compiled = torch.compile(function, backend=cuda_agent, options=options)
         equal = bool(torch.allclose(compiled(x), expected, rtol=1e-4, atol=1e-5))
     except Exception as error:
-        if wishes["look"] or not _is_torchs_own(error):
+        if wishes["look"] or not is_torchs_own(error):
             raise
         return {"equal": None, "torchs_own": f"{type(error).__name__}: {error}"[:200]}
     until = time.monotonic() + (PATIENCE_S if wishes["mode"] == "background" else 0.0)
@@ -183,12 +185,25 @@ def _compiled(
     return {"equal": equal, "kernel": uses}
 
 
-def _is_torchs_own(error: Exception) -> bool:
-    """Whether torch could not write a file of its own: with a full disk that fails without us as well."""
+def is_torchs_own(error: Exception) -> bool:
+    """Whether torch could not write a file of its own: with a full disk that fails without us as well.
+
+    Torch raised it, and if code of ours was on the way, all that this did was to have Inductor compile.
+    """
     inner = getattr(error, "inner_exception", error)
     frames = [frame.filename for frame in traceback.extract_tb(inner.__traceback__)]
-    named = [name for name in frames if any(f"{os.sep}{own}{os.sep}" in name for own in PACKAGES)]
-    return isinstance(inner, OSError) and bool(named) and f"{os.sep}torch{os.sep}" in named[-1]
+    whose = [(_package(name), name) for name in frames if _package(name)]
+    ours = [number for number, (package, _) in enumerate(whose) if package != "torch"]
+    below = whose[ours[-1] + 1 :] if ours else whose
+    if not isinstance(inner, OSError) or not below:
+        return False
+    return not ours or below[0][1].endswith(COMPILES)
+
+
+def _package(filename: str) -> str:
+    """Which of `PACKAGES` a file is of; "" for another."""
+    parts = Path(filename).parts
+    return next((part for part in reversed(parts) if part in PACKAGES), "")
 
 
 def _waited_enough(until: float) -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import chaos
 from benchmarks.store import Results
+from chaos.actors import is_torchs_own
 from chaos.plan import INTERRUPTED, WHOLE_EVERY, plan_of
 from chaos.rounds import Ground, describe, run_plan, run_round
 
@@ -104,3 +105,41 @@ def test_a_run_logs_a_problem_while_later_rounds_run(
 
 def noop() -> None:
     """Nothing to make ready, nothing to end."""
+
+
+INDUCTOR, OURS = "x/torch/_inductor/compile_fx.py", "x/cuda_agent_backend/backend.py"
+OTHERS = "x/torch/serialization.py"
+DISK = "OSError(28, 'full')"
+
+
+@pytest.mark.parametrize(
+    ("files", "what", "forgiven"),
+    [
+        ([INDUCTOR, "x/pathlib.py"], DISK, True),
+        (["x/torch/_dynamo/eval_frame.py", OURS, "x/contextlib.py", INDUCTOR, OTHERS], DISK, True),
+        ([INDUCTOR, OURS, INDUCTOR, OTHERS], DISK, True),
+        ([INDUCTOR, OTHERS], "ValueError()", False),
+        ([OURS, OTHERS], DISK, False),
+        ([INDUCTOR, OURS], DISK, False),
+        ([INDUCTOR, "x/sandbox/scratch.py", "x/pathlib.py"], DISK, False),
+        ([OURS, INDUCTOR, "x/kernel_cache/cache.py", OTHERS], DISK, False),
+        (["x/pathlib.py"], DISK, False),
+    ],
+)
+def test_only_what_inductor_could_not_write_is_torchs_own(
+    files: list[str], what: str, forgiven: bool
+) -> None:
+    """files: of the frames, from the outermost to where it was raised."""
+    with pytest.raises(Exception) as caught:
+        through(files, what)
+    assert is_torchs_own(caught.value) is forgiven
+    wrapped = RuntimeError("around it")
+    wrapped.inner_exception = caught.value  # type: ignore[attr-defined]
+    assert is_torchs_own(wrapped) is forgiven
+
+
+def through(files: list[str], what: str) -> None:
+    """Raise something from a frame of each file, each called by the one before."""
+    text = "through(files[1:], what)" if files[1:] else f"raise {what}"
+    names: dict[str, Any] = {"files": files, "what": what, "through": through}
+    exec(compile(text, files[0], "exec"), names)

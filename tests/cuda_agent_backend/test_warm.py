@@ -1,14 +1,19 @@
 """warm: tasks of a model are searched with their real inputs, and what is found is used by the next compilation."""
 
+import errno
 import json
+import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import splice_kit as kit
 import torch
 from torch import Tensor
 
+from cuda_agent_backend import log
 from cuda_agent_backend.backend import cuda_agent
 from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.runtime.tensor_files import load, save
@@ -18,6 +23,7 @@ from cuda_agent_backend.tools import tables
 from cuda_agent_backend.tools.capture import capture
 from cuda_agent_backend.tools.record_inputs import canonical_forms
 from cuda_agent_backend.tools.warm import warm
+from sandbox import scratch
 
 OPTIONS = {"cuda_agent.min_bytes": 0, "cuda_agent.acceptance": "trust"}
 
@@ -83,6 +89,27 @@ def test_an_unusable_cache_is_a_problem_in_the_report(tmp_path: Path) -> None:
         network, (torch.ones(2, 2),) * 2, options={"cuda_agent.cache_dir": str(tmp_path / "file")}
     )
     assert report.problem and not report.graphs
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_model_is_warmed_without_real_inputs_where_they_have_no_room(
+    process: SearchProcess,
+    number: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def make(purpose: str, beside: str | Path | None = None, make: Any = scratch.make) -> Path:
+        if purpose == "warm":
+            raise OSError(number, os.strerror(number))
+        return make(purpose, beside)
+
+    log.forget()
+    monkeypatch.setattr(scratch, "make", make)
+    inputs = (torch.randn(8, 8) / 8, torch.randn(8, 8) / 8)
+    with caplog.at_level(logging.WARNING):
+        report = warm(network, inputs, budget_s=300.0, options=OPTIONS)
+    assert report.used == 1 and not report.problem
+    assert f"drawn inputs alone: [Errno {number}]" in caplog.text
 
 
 def test_real_inputs_are_recorded_where_regions_begin(tmp_path: Path) -> None:
