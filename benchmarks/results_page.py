@@ -146,6 +146,8 @@ def conformance(found: Sequence[Json]) -> str:
         bad = f"{s['wrong']} wrong, {s['does_not_compile']} do not compile, {s['crash']} crash"
         others = {"hangs": "hang", "raises": "raise", "bug": "with a bug"}
         bad += "".join(f", {s[name]} {words}" for name, words in others.items() if s[name])
+        later = sum(run["cases"] for run in entry.get("again", ()))
+        what += f" ({later} at a later commit)" if later else ""
         said.append(
             f"{target}: {what}, {bad}; {100 * s['share_of_tasks_covered']:.0f} % of tasks covered"
         )

@@ -178,8 +178,9 @@ def _where_they_agree(found: Values, held: Yardsticks, inductor: Values) -> bool
         if own.dtype.is_floating_point:
             apart = (one.double() - two.double()).abs()
             wrong |= (own.double() - one.double()).abs() > FAR * apart + _noise(one)
-            exact = held.wide.named[name]
-            wrong &= one.isfinite() | ~same_kind(own.double(), exact.to(own.dtype).double())
+            exact = held.wide.named[name].to(own.dtype)
+            right = same_kind(own.double(), exact.double()) & _near(own, exact)
+            wrong &= one.isfinite() | ~right
         if bool((wrong & ~_near(own, one)).any()):
             return False
     return True

@@ -218,7 +218,7 @@ def divisible(operator: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     """
     made = list(tensors)
     place = DIVISORS.get(operator)
-    if place is None or len(made) != 2 or any(_is_real(x) or not x.is_cpu for x in made):
+    if place is None or len(made) != 2 or any(_is_no_integer(x) or not x.is_cpu for x in made):
         return made
     divisor, dividend = made[place], made[1 - place]
     made[place] = torch.where(divisor == 0, 1, divisor)
@@ -227,7 +227,7 @@ def divisible(operator: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     return made
 
 
-def _is_real(x: Tensor) -> bool:
+def _is_no_integer(x: Tensor) -> bool:
     return x.is_floating_point() or x.is_complex() or x.dtype == torch.bool
 
 

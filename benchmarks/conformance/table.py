@@ -6,7 +6,7 @@ one target on parts of the operators are merged; of a case in several, the last 
 folders has stays as it is in the file.
 
 ``--again DIR``: a run at a later commit, of operators that had bad cases. Its rows take the place of the cases that it
-has, and the entry's ``again`` says its commit and machine, and what each case that was bad had been before.
+has. The entry's ``again`` says of each such run: commit, machine, and what each case that was bad had been before.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ def merged(folders: Iterable[Path], later: Iterable[Path] = ()) -> dict[str, dic
         target = identity_of(folder / ROWS)["target"]
         if target not in entries:
             raise ValueError(f"{folder} takes cases again, but no folder has a run on {target}")
-        entries[target] = taken_again(entries[target], rows[target], folder)
+        entries[target] = _taken_again(runs[target], entries[target], rows[target], folder)
     return entries
 
 
-def taken_again(
-    entry: dict[str, Any], rows: dict[str, dict[str, Any]], folder: Path
+def _taken_again(
+    run: Mapping[str, Any], entry: dict[str, Any], rows: dict[str, dict[str, Any]], folder: Path
 ) -> dict[str, Any]:
-    """The entry with the rows of a later run in place of its own. rows: all of the entry, by case, changed here.
-    Raises ValueError where that run is of other versions, or has cases that the entry has not."""
+    """The entry of a run with the rows of a later one in place of its own. rows: all of the entry, by case, changed
+    here. Raises ValueError where the later run is not of the same form, or has cases that the entry has not."""
     identity, found = identity_of(folder / ROWS), read(folder / ROWS)
-    if identity["versions"] != entry["versions"]:
-        raise ValueError(f"{folder} is of other versions than the run whose cases it takes again")
+    for name in ("versions", "rounds", "schedules"):
+        if identity[name] != run[name]:
+            raise ValueError(f"{folder} has other {name} than the run whose cases it takes again")
     if strange := set(found) - set(rows):
         raise ValueError(f"{folder} has cases that the run before has not: {sorted(strange)[:3]}")
     before = [
@@ -70,11 +71,7 @@ def taken_again(
         "cases": len(found),
         "bad_before": before,
     }
-    return {
-        **_entry(identity, list(rows.values())),
-        **{k: entry[k] for k in ("machine", "commit")},
-        "again": again,
-    }
+    return {**_entry(run, list(rows.values())), "again": [*entry.get("again", ()), again]}
 
 
 def planned(identity: Mapping[str, Any]) -> dict[str, int]:

@@ -84,9 +84,15 @@ def test_what_eager_and_inductor_both_lose_is_not_wrong() -> None:
     lost = X.clone()
     lost[3] = torch.nan
     infinite = X.index_fill(0, torch.tensor([3]), torch.inf)
-    for found, verdict in ((infinite, UNSETTLED), (-infinite, WRONG), (X, WRONG)):
+    for found, exact, verdict in (
+        (infinite, infinite, UNSETTLED),
+        (-infinite, infinite, WRONG),
+        (X, infinite, WRONG),
+        (X, X, UNSETTLED),
+        (X.index_fill(0, torch.tensor([3]), 1000.0), X, WRONG),
+    ):
         yardsticks = Yardsticks(
-            values(lost, X), values(infinite.double(), X.double()), lambda: values(lost, OFF)
+            values(lost, X), values(exact.double(), X.double()), lambda: values(lost, OFF)
         )
         assert judge(values(found, X + 0.05), yardsticks).verdict == verdict
 
@@ -263,8 +269,9 @@ def test_cases_that_a_later_commit_ran_again_say_what_they_had_been(tmp_path: Pa
     later.add(row("a|int8|0", "covered", "covered"))
     later.add(row("a|int8|1", "covered", "covered"))
     found = table.merged([tmp_path / "whole"], [tmp_path / "later"])["cpu"]
-    assert (found["commit"], found["again"]["commit"], found["again"]["cases"]) == ("c", "d", 2)
-    assert [entry["case"] for entry in found["again"]["bad_before"]] == ["a|int8|0"]
+    (again,) = found["again"]
+    assert (found["commit"], again["commit"], again["cases"]) == ("c", "d", 2)
+    assert [entry["case"] for entry in again["bad_before"]] == ["a|int8|0"]
     assert (found["summary"]["wrong"], found["summary"]["crash"]) == (0, 1)
     later.add(row("c|int8|0", "covered", "covered"))
     with pytest.raises(ValueError, match="c\\|int8\\|0"):

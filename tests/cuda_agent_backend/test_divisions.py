@@ -7,7 +7,7 @@ import operator
 
 import pytest
 import sympy
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
@@ -67,14 +67,28 @@ def test_it_is_equal_at_every_point(
             assert before(*point) == after(*point), (expr, found, point)
 
 
-@given(st.lists(st.integers(-9, 9), min_size=3, max_size=3), st.integers(-50, 50), NUMBERS, NUMBERS)
+FACTORS = st.integers(-3, 3)
+
+
+@given(
+    st.lists(st.integers(-9, 9), min_size=3, max_size=3),
+    st.integers(-50, 50),
+    NUMBERS,
+    NUMBERS,
+    st.tuples(FACTORS, FACTORS),
+)
+@example(
+    [1, 0, 0], -5, 2, 2, (-3, -1)
+)  # sympy takes whole twos out once the inner dividend is raised
 def test_dividends_from_zero_give_the_same_and_are_nowhere_below_it(
-    factors: list[int], offset: int, divisor: int, modulus: int
+    factors: list[int], offset: int, divisor: int, modulus: int, outside: tuple[int, int]
 ) -> None:
+    several, others = outside
     base = sum((f * s for f, s in zip(factors, SIZES, strict=True)), sympy.Integer(offset))
     for expr in (
         FloorDiv(base, divisor),
-        FloorDiv(FloorDiv(base, divisor) + X - 1, modulus),
+        FloorDiv(several * FloorDiv(base, divisor) + others * X - 1, modulus),
+        ModularIndexing(several * FloorDiv(base, divisor) + Y, modulus, 3),
         ModularIndexing(base, divisor, modulus),
     ):
         found = from_zero(expr, SIZES)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sanitizer_kit import MISREAD
+import test_triangular
+from sanitizer_kit import is_misread, relays
 
+from cuda_agent_backend.codegen import api
 from sandbox.compile.toolchain import Missing, find_cuda
-from sandbox.sanitizer.tool import find_sanitizer
+from sandbox.plan.candidate import Candidate
+from sandbox.sanitizer.tool import ToolReport, find_sanitizer
 
 SOURCE = r"""
 #include <cstdio>
@@ -79,14 +83,34 @@ def races(folder: Path, own_barrier: bool) -> int:
 
 @pytest.mark.gpu
 def test_a_barrier_of_one_half_of_a_block_makes_racecheck_forget_the_others(tmp_path: Path) -> None:
-    """Once this fails, the tool has learned it: `MISREAD` can go."""
+    """Once this fails, the tool has learned it: `is_misread` can go."""
     for name in ("with", "without"):
         (tmp_path / name).mkdir()
     assert races(tmp_path / "without", own_barrier=False) == 0
     assert races(tmp_path / "with", own_barrier=True) > 0
 
 
-def test_only_that_form_is_left_out() -> None:
-    assert MISREAD.search("ca::relay_contraction<64, 64, 4, 32, 6, 0, A, B> sums;")
-    assert not MISREAD.search("ca::relay_contraction<128, 64, 4, 32, 6, 0, A, B> sums;")
-    assert not MISREAD.search("ca::relay_contraction<64, 64, 5, 32, 6, 1, A, B> sums;")
+def source_of(**tiles: Any) -> str:
+    it = test_triangular.case("lower")
+    made = api.generate(it.analysis, test_triangular.with_tiles(it, **tiles))
+    assert isinstance(made, Candidate), made
+    return made.source
+
+
+def test_only_races_of_that_form_are_left_out() -> None:
+    source = source_of(**test_triangular.GROUP)
+    assert relays(source) == {"k1"}
+    for other in (
+        test_triangular.WARPS,
+        test_triangular.REGISTERS,
+        {**test_triangular.GROUP, "tile_m": 128},
+    ):
+        assert not relays(source_of(**other))
+    race = "Error: Race reported between Write access at {}+0x39b0\nand Write access at k1+0x10 [2 hazards]"
+    for tool, detail, misread in (
+        ("racecheck", race.format("k1"), True),
+        ("racecheck", race.format("k1_b_note"), False),
+        ("racecheck", "", False),
+        ("memcheck", race.format("k1"), False),
+    ):
+        assert is_misread(ToolReport(tool, "errors", detail), source) == misread

@@ -47,9 +47,8 @@ def _products(i: Instruction, made: dict[Value, Instruction]) -> Iterator[Instru
     if i.op not in ("add", "sub") or not all(isinstance(o, Value) for o in i.operands):
         return
     left, right = (_Term(o, made) for o in i.operands)
-    if (
-        left.instruction is right.instruction
-    ):  # a compiler that merges one of them would have to make both
+    # A compiler that merges a product with its own subtraction would have to keep it as well.
+    if left.instruction is right.instruction:
         return
     negative = left.negative != right.negative
     if negative != (i.op == "sub") and not left.factors.isdisjoint(right.factors):

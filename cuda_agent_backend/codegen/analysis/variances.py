@@ -24,7 +24,7 @@ Sums = Mapping[str, int]
 def mark_variances(kernel: Kernel) -> Kernel:
     """Have sums that are only divided by the number of their terms give the mean, where it is that of a variance.
 
-    Takes those that `mark_means` has marked as ``mean_sum``.
+    Takes sums that are ``mean_sum``: those that `expand_welford` made, and those that `mark_means` has marked.
     """
     sums = {
         stage.local_stores[0].buffer: stage.points
@@ -56,7 +56,7 @@ def _divisions(body: Body, sums: Sums) -> dict[Value, Instruction]:
 
 
 def _number(i: Instruction) -> float | None:
-    """Of an instruction that gives a number, or one of its place."""
+    """The number that a constant is, or an index that depends on no loop."""
     if i.op == "constant":
         return number_of(i.operands[0])
     return float(i.index) if isinstance(i.index, sympy.Number) else None

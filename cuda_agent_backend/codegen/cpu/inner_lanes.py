@@ -174,7 +174,7 @@ class InnerLanes(LoopNestWriter):
         loop = f"for (int64_t i = 0; i < {p.inner[-1][1]}; ++i) step(ca::lanes<1>{{}}, i{given});"
         self.lines += ["      {", *body, f"        {loop}", "      }"]
         for n, stage in reductions:
-            self._finish(n, stage, self._result(p, n, f"t{n}.result()", self._one_by_one))
+            self._finish(n, stage, [f"const auto r{n} = t{n}.result();"])  # a window is no mean
 
     def _finish(self, number: int, stage: RowStage, result: list[str]) -> None:
         """Make the result of a stage of a reducing pass, and store it."""

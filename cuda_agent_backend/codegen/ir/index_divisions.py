@@ -40,6 +40,15 @@ def from_zero(
     is zero or more wherever ``expr`` is used.
     """
 
+    # A dividend that is raised within another one may give that one another form, which is looked at anew.
+    while (raised := _raised(expr, sizes, is_not_below)) != expr:
+        expr = raised
+    return expr
+
+
+def _raised(
+    expr: sympy.Expr, sizes: Sizes, is_not_below: Callable[[sympy.Expr], bool]
+) -> sympy.Expr:
     def below_zero(base: sympy.Expr, divisor: sympy.Expr) -> int:
         below = _below_zero(base, divisor, sizes)
         return 0 if below and is_not_below(base) else below

@@ -7,8 +7,9 @@ A tree takes factors in other orders than eager. That matters where a running pr
 factors whose product comes to zero an infinity makes NaN, alone it stays one. A tile of which that is true is done once
 more from left to right, as torch's own blocks nearly are; but not where blocks of a cluster share a row.
 
-So is a sum with lanes across rows, which torch's own threads find from left to right: of a stretch alone it may
-overflow where no sum from the beginning of the row does, and an infinity before it then makes NaN of it.
+A sum with lanes across rows is done once more too, as torch's own threads find it from left to right, where a thread's
+own stretch overflows: an infinity before it would make NaN of it. What is not done once more: a sum that overflows only
+together with those before it, rows that are split over launches, and those that blocks of a cluster share.
 """
 
 from __future__ import annotations
