@@ -400,6 +400,8 @@ class Session:
         pairs = zip(self.task.output_specs, self.output_offsets, strict=True)
         device = "cuda:0" if self.task.target == "cuda" else "cpu"
         shared = [segment.tensor(spec, offset) for spec, offset in pairs]
+        if device != "cpu":
+            segment.lock_pages()  # it may have been made before this process used the device
         if self.frugal:  # they are compared before the worker is asked for others
             return shared
         return [t.clone() if device == "cpu" else t.to(device) for t in shared]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from sandbox.judge.session import Session
+from sandbox.task.specs import TensorSpec
 from sandbox.workers import page_locked as pagelocked
 from sandbox.workers.page_locked import LEAST_BYTES
 from sandbox.workers.shared_memory import Segment
@@ -72,6 +75,27 @@ def test_small_memory_and_machines_that_refuse_are_left_as_they_are(driver: Driv
 def test_without_a_device_nothing_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert pagelocked.lock(1 << 20, LEAST_BYTES) is None
+
+
+def test_outputs_that_were_shared_before_the_judge_used_the_device_are_locked_for_their_copy(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a fifth of the speed, copies of large outputs are the longest part of a check."""
+    used = False
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: used)
+    spec = TensorSpec("uint8", (LEAST_BYTES,), (1,))
+    segment = Segment.create(LEAST_BYTES)
+    segment.lock_pages()
+    assert driver.locked == {}
+    used = True
+    task = SimpleNamespace(output_specs=[spec], target="cuda")
+    session: Any = SimpleNamespace(
+        _outputs={"candidate": segment}, task=task, output_offsets=[0], frugal=True
+    )
+    worker: Any = SimpleNamespace(settings=SimpleNamespace(role="candidate"))
+    (output,) = Session._copy_outputs(session, worker)
+    assert driver.locked == {output.data_ptr(): LEAST_BYTES}
+    segment.close()
 
 
 @pytest.mark.gpu
