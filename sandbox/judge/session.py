@@ -401,7 +401,7 @@ class Session:
         device = "cuda:0" if self.task.target == "cuda" else "cpu"
         shared = [segment.tensor(spec, offset) for spec, offset in pairs]
         if device != "cpu":
-            segment.lock_pages()  # it may have been made before this process used the device
+            segment.lock_pages()  # not when it is made: this process may not have used the device yet
         if self.frugal:  # they are compared before the worker is asked for others
             return shared
         return [t.clone() if device == "cpu" else t.to(device) for t in shared]
@@ -412,8 +412,6 @@ class Session:
         role = worker.settings.role
         if role not in self._outputs:
             self._outputs[role] = Segment.create(self._output_bytes)
-            if self.task.target == "cuda":
-                self._outputs[role].lock_pages()
         specs = encode_specs(self.task.output_specs)
         message = {"do": "outputs", "specs": specs, "offsets": self.output_offsets}
         return self._once(worker, "outputs", None, message, [self._outputs[role].fd])
