@@ -95,13 +95,13 @@ def use_own_temporary_folder() -> Path:
     """Let compilers, which may be killed over their work, leave nothing but in a folder of this process's own.
 
     Inductor's cache, which by default is among the temporary files, stays where it is. Returns where its headers are
-    for this user, which are copied.
+    for this user, which this process finds in its own folder too.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     from sandbox import scratch
     from sandbox.workers.fork_server import keep_headers
-    from sandbox.workers.inductor_store import copy_headers, own_headers
+    from sandbox.workers.inductor_store import lend_headers, own_headers
 
     shared = Path(default_cache_dir())
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(shared))
@@ -109,7 +109,7 @@ def use_own_temporary_folder() -> Path:
     with contextlib.suppress(OSError):
         tempfile.tempdir = os.environ["TMPDIR"] = str(scratch.make("compiling"))
         keep_headers()
-        copy_headers(headers, own_headers())
+        lend_headers(headers, own_headers())
     return headers
 
 

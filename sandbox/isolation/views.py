@@ -94,15 +94,20 @@ def python_folders() -> tuple[str, ...]:
 
 
 def worker_view(
-    target: str, scratch: Path, inbox: Path, compilers: Sequence[Path], native: str
+    target: str,
+    scratch: Path,
+    inbox: Path,
+    compilers: Sequence[Path],
+    native: str,
+    extra: Iterable[Path] = (),
 ) -> View:
     """For a worker: Python, torch, and the compilers that Inductor calls, those given and those that it finds itself.
 
     inbox: where candidates' binaries are put.
 
-    native: the folder of the operator library, empty where there is none.
+    native: the folder of the operator library, empty where there is none. extra: more to read.
     """
-    read = [*SYSTEM, *LOADER, *MACHINE, *python_folders(), str(inbox)]
+    read = [*SYSTEM, *LOADER, *MACHINE, *python_folders(), str(inbox), *map(str, extra)]
     for compiler in (*compilers, *_found_by_name()):
         read += installation(compiler, Path.home())
     read += [native] if native else []

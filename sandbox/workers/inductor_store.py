@@ -2,18 +2,20 @@
 instructions, and a header.
 
 Both are the judge's own: torch makes them in a process that runs nothing but torch, in the cache of the user whom the
-judge works for. A worker for cpu holds what the checks found from its start (see `fork_server`), and gets a copy of the
+judge works for. A worker for cpu holds what the checks found from its start (see `fork_server`), and finds the
 header where there is one. What a worker has compiled itself, where a candidate may have been, nobody else is given.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from sandbox import scratch
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 PRECOMPILED = "precompiled_headers"
 """Inductor's folder of headers, in its folder among the temporary files."""
+PREFIX = "torch/csrc/inductor/cpp_prefix.h"
+"""What kernels of Inductor's include, in torch's folder of headers: as new as the installation."""
 HEADER = "cpp_cache_precompile_headers"
 """Inductor's option to make one."""
 WRITTEN_S = 5.0
@@ -50,14 +54,19 @@ def _default() -> Path:
 def _cache_dir_utils() -> Any:
     """Torch's module, without the package that it lies in: to import that takes a second, and fails where another
     thread is at it, as its modules import each other in circles."""
-    import torch
-
-    place = Path(torch.__file__).parent / "_inductor" / "runtime" / "cache_dir_utils.py"
+    place = torch_folder() / "_inductor" / "runtime" / "cache_dir_utils.py"
     spec = spec_from_file_location("cache_dir_utils", place)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def torch_folder() -> Path:
+    """Where the package lies that this process runs."""
+    import torch
+
+    return Path(torch.__file__).parent
 
 
 def headers_of(folder: Path) -> Path:
@@ -66,35 +75,81 @@ def headers_of(folder: Path) -> Path:
 
 
 def give(folder: Path) -> None:
-    """Copy this user's headers into the empty scratch folder of a worker that is still to be started. A full disk
-    leaves the worker without."""
+    """Let a worker that is still to be started find this user's headers in its empty scratch folder. A full disk leaves
+    it without."""
     with suppress(OSError):
-        copy_headers(own_headers(), headers_of(folder))
+        lend_headers(own_headers(), headers_of(folder))
 
 
-def copy_headers(shared: Path, own: Path) -> None:
-    """Copy the headers that Inductor has compiled before, as far as they are whole. Raises OSError."""
+def lend_headers(shared: Path, own: Path) -> None:
+    """Put the headers of this torch that Inductor has compiled before into a folder, as far as they are whole.
+
+    A header takes 150 MB, so it is linked where its folder lets all users read it. Raises OSError.
+    """
+    for made in known_headers(shared):
+        _each(made, shared, own, _symlink if _is_open_to_all(made) else shutil.copy2)
+
+
+def known_headers(shared: Path) -> list[Path]:
+    """The whole headers in a folder that this torch may have made. Others lie there as well: of other environments of
+    this user, and of releases that were here before."""
+    include = torch_folder() / "include"
+    installed = (include / PREFIX).stat().st_ctime_ns if (include / PREFIX).exists() else 0
+    found = []
     for made in shared.rglob("*.gch"):
-        if time.time() - made.stat().st_mtime > WRITTEN_S:
-            _each(made, shared, own, shutil.copy2)
+        with suppress(OSError):  # its owner has removed it meanwhile
+            seen = made.stat()
+            whole = time.time() - seen.st_mtime > WRITTEN_S
+            if whole and seen.st_ctime_ns > installed and _names(made, seen.st_mtime_ns, include):
+                found.append(made)
+    return found
+
+
+@lru_cache(256)
+def _names(made: Path, written_ns: int, include: Path) -> bool:
+    """Whether a compiled header of that time names a file in a folder. To look through one takes 25 ms."""
+    with made.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(os.fsencode(f"{include}/")) >= 0
+
+
+def _is_open_to_all(file: Path) -> bool:
+    """Whether any user may read a file: workers are of users of their own where this process may give them one."""
+    passes = all(folder.stat().st_mode & stat.S_IXOTH for folder in file.resolve().parents)
+    return passes and bool(file.stat().st_mode & stat.S_IROTH)
 
 
 def leave_headers(own: Path, shared: Path) -> None:
     """Give the headers that one process has made for itself to this user's Inductor, each whole from the moment that it
-    is there, and with a time that says so. Raises OSError, also where the folders lie on different disks."""
+    is there, and with a time that says so. Raises OSError, also where the folders lie on different disks.
+
+    One that is there already is as new as its twin from now on: `known_headers` knows it by its time.
+    """
     for made in own.rglob("*.gch"):
-        if not (shared / made.relative_to(own)).exists():
-            os.utime(made, (time.time() - 2 * WRITTEN_S,) * 2)
+        known = shared / made.relative_to(own)
+        if made.is_symlink():
+            continue
+        os.utime(known if known.exists() else made, (time.time() - 2 * WRITTEN_S,) * 2)
+        if not known.exists():
             _each(made, own, shared, _link)
 
 
 def _each(made: Path, source: Path, target: Path, put: Callable[[Path, Path], Any]) -> None:
-    """What belongs to a compiled header: first its source, without which Inductor does not look for it."""
+    """What belongs to a compiled header: first its source, without which Inductor does not look for it.
+
+    A source is never linked to: with one that is gone later nothing would compile.
+    """
     header, place = made.with_suffix(""), target / made.parent.relative_to(source)
     if header.is_file():
         place.mkdir(parents=True, exist_ok=True)
-        for file in (header, made):
-            put(file, place / file.name)
+        (shutil.copy2 if put is _symlink else put)(header, place / header.name)
+        put(made, place / made.name)
+
+
+def _symlink(file: Path, target: Path) -> None:
+    target.symlink_to(file.resolve())
 
 
 def _link(file: Path, target: Path) -> None:
@@ -131,7 +186,7 @@ def make_header() -> None:
     from torch._inductor import codecache
 
     shared = own_headers()
-    if any(shared.rglob("*.gch")) or not hasattr(codecache, "_HEADER_DIR"):
+    if known_headers(shared) or not hasattr(codecache, "_HEADER_DIR"):
         return
     places = codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR
     with suppress(Exception), scratch.folder("header") as own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,11 +117,14 @@ def resource_limits(settings: WorkerSettings, memory: int) -> dict[str, int]:
     return found | {"data": settings.memory_bytes or int(MEMORY_SHARE * memory)}
 
 
-def isolation_policy(settings: WorkerSettings, uid: int | None) -> confine.Policy:
-    """How to confine the worker on this machine. uid: an unused one, if this process may give it."""
+def isolation_policy(
+    settings: WorkerSettings, uid: int | None, extra: Iterable[Path] = ()
+) -> confine.Policy:
+    """How to confine the worker on this machine. uid: an unused one, if this process may give it. extra: what it may
+    read besides."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     target, native = settings.hello["target"], settings.hello["native"]
-    view = worker_view(target, settings.scratch, settings.inbox, compilers(), native)
+    view = worker_view(target, settings.scratch, settings.inbox, compilers(), native, extra)
     found = confine.policy(confine.offered(), view, resource_limits(settings, memory), uid)
     return replace(found, for_cuda=target == "cuda")
 

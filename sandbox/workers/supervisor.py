@@ -91,13 +91,13 @@ class WorkerProcess:
             return
         for folder in (self.settings.scratch, self.settings.inbox):
             folder.mkdir(parents=True, exist_ok=True)
-        cache = ""
+        cache, extra = "", []
         if self._compiles:
-            cache = str(inductor_store.own_cache())
+            cache, extra = str(inductor_store.own_cache()), [inductor_store.own_headers()]
             inductor_store.give(self.settings.scratch)
         if self._uid is None:
             self._uid = next_uid(map(str, compilers()))
-        policy = isolation_policy(self.settings, self._uid)
+        policy = isolation_policy(self.settings, self._uid, extra)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         # A worker that stops in the middle of an answer must not stop the judge.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 30, 0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 from cuda_agent_backend.runtime.machine import all_flags
@@ -12,6 +11,7 @@ from cuda_agent_backend.search.episode import run_agent
 from cuda_agent_backend.search.judges import make_judge
 from cuda_agent_backend.search.outcome import SearchResult
 from cuda_agent_backend.search.setup import Setup
+from sandbox import scratch
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Task
 
@@ -29,7 +29,7 @@ def task() -> Task:
 
 def main() -> None:
     setup = Setup(cache_dir=Path(sys.argv[1]), native_dir=Path(sys.argv[2]), flags=all_flags())
-    with tempfile.TemporaryDirectory() as scratch, make_judge("cpu", setup, scratch) as judge:
+    with scratch.folder("judged") as folder, make_judge("cpu", setup, folder) as judge:
         found = run_agent(task(), judge, setup, 1e6, None, lambda text: None)
     won = isinstance(found, SearchResult)
     print(json.dumps({"won": won, "reason": found.reason, "turns": found.turns}))

@@ -1,4 +1,4 @@
-"""What Inductor compiles once is the judge's own: workers get copies, and nothing that they made is taken."""
+"""What Inductor compiles once is the judge's own: workers may read it, and nothing that they made is taken."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ import torch
 from torch._inductor import codecache, config
 from torch._inductor.utils import fresh_cache
 
+from sandbox import scratch
 from sandbox.workers import inductor_store
 from sandbox.workers.inductor_store import (
     HEADER,
     PAYS_FROM,
     WRITTEN_S,
-    copy_headers,
     give,
     headers_of,
+    known_headers,
     leave_headers,
+    lend_headers,
     make_header,
     options,
     own_headers,
+    torch_folder,
 )
 
 
@@ -46,11 +49,17 @@ def test_the_places_are_torchs_own_and_to_know_them_imports_no_compiler() -> Non
     assert found == torchs
 
 
-def header(folder: Path, name: str, age_s: float = 2 * WRITTEN_S) -> Path:
+OURS = f"{torch_folder()}/include/x.h"
+"""What a header that this torch has made names."""
+
+
+def header(
+    folder: Path, name: str, age_s: float = 2 * WRITTEN_S, content: str = f"1\0{OURS}\0"
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.h").write_text("#include <x>")
     made = folder / f"{name}.h.gch"
-    made.write_bytes(name.encode())
+    made.write_text(content)
     os.utime(made, (time.time() - age_s,) * 2)
     return made
 
@@ -68,41 +77,107 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return own_headers()
 
 
-def test_whole_headers_are_copied_and_those_being_written_are_not(tmp_path: Path) -> None:
+def test_whole_headers_are_lent_and_those_being_written_are_not(tmp_path: Path) -> None:
     shared, own = tmp_path / "shared", tmp_path / "own"
     header(shared / "ab", "whole")
     header(shared / "cd", "half", 0.0)
-    (shared / "ab" / "alone.h.gch").write_bytes(b"without its source")
-    copy_headers(shared, own)
+    (shared / "ab" / "alone.h.gch").write_text(OURS)  # without its source
+    lend_headers(shared, own)
     assert files(own) == ["ab/whole.h", "ab/whole.h.gch"]
 
 
-def test_a_user_without_any_has_none_to_give(tmp_path: Path) -> None:
-    copy_headers(tmp_path / "shared", tmp_path / "own")
+def test_headers_of_another_torch_and_of_an_earlier_one_are_none_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header(tmp_path, "other", content="/elsewhere/torch/include/x.h")
+    header(tmp_path, "beside", content=f"{torch_folder()}/include_of_another/x.h")
+    header(tmp_path, "empty", content="")
+    ours = header(tmp_path, "ours")
+    assert known_headers(tmp_path) == [ours]
+
+    torch = tmp_path / "torch"
+    installed = torch / "include" / inductor_store.PREFIX
+    ours.write_text(f"{torch}/include/x.h")
+    os.utime(ours, (time.time() - 2 * WRITTEN_S,) * 2)
+    monkeypatch.setattr(inductor_store, "torch_folder", lambda: torch)
+    assert known_headers(tmp_path) == [ours]
+    time.sleep(0.02)  # the clock of the file system goes by steps
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    assert known_headers(tmp_path) == []
+
+
+def test_a_user_without_any_has_none_to_lend(tmp_path: Path) -> None:
+    lend_headers(tmp_path / "shared", tmp_path / "own")
     assert not (tmp_path / "own").exists()
 
 
-def test_what_a_worker_changes_in_its_copy_reaches_no_other(user: Path, tmp_path: Path) -> None:
-    header(user, "h")
+def test_a_header_is_linked_where_all_may_read_it_and_copied_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = header(tmp_path / "shared", "h")
+    for open_to_all in (True, False):
+        monkeypatch.setattr(
+            inductor_store, "_is_open_to_all", lambda _, all_may=open_to_all: all_may
+        )
+        own = tmp_path / str(open_to_all)
+        lend_headers(tmp_path / "shared", own)
+        assert (own / "h.h.gch").is_symlink() == open_to_all
+        assert (own / "h.h.gch").read_bytes() == made.read_bytes()
+        assert not (own / "h.h").is_symlink()  # or nothing would compile once it is gone
+
+
+@pytest.mark.parametrize("closed", [0o704, 0o701])
+def test_all_may_read_what_lies_in_folders_that_all_may_enter(
+    closed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scratch.folder("open", "/tmp") as name:
+        folder = Path(name)
+        for outer in (folder, folder.parent):
+            outer.chmod(0o711)
+        made = header(folder / "headers", "h")
+        made.parent.chmod(0o755)
+        made.chmod(0o644)
+        assert inductor_store._is_open_to_all(made)
+        (made.parent if closed == 0o704 else made).chmod(closed)
+        assert not inductor_store._is_open_to_all(made)
+
+
+def test_what_a_worker_changes_in_its_copy_reaches_no_other(
+    user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inductor_store, "_is_open_to_all", lambda _: False)
+    before = header(user, "h").read_bytes()
     for name in ("first", "second"):
         give(tmp_path / name)
         found = headers_of(tmp_path / name) / "h.h.gch"
-        assert found.read_bytes() == b"h"
+        assert found.read_bytes() == before
         found.write_bytes(b"forged")
-    assert (user / "h.h.gch").read_bytes() == b"h"
+    assert (user / "h.h.gch").read_bytes() == before
 
 
-def test_a_header_that_was_made_is_left_for_the_user_and_replaces_none(tmp_path: Path) -> None:
+def test_a_header_that_was_made_is_left_for_the_user_and_replaces_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inductor_store, "_is_open_to_all", lambda _: True)
     own, shared = tmp_path / "own", tmp_path / "shared"
-    header(own, "new", 0.0)
-    header(own, "known", 0.0)
-    header(shared, "known").write_bytes(b"the user's")
+    new, users = header(own, "new", 0.0), header(shared, "known", content=f"the user's {OURS}")
+    lend_headers(shared, own)
+    header(own, "twin", 0.0)
+    twin = header(shared, "twin", content=f"the user's too {OURS}")
+    kept = [users.read_bytes(), twin.read_bytes()]
+    long_ago = twin.stat().st_ctime_ns, users.stat().st_ctime_ns
+    time.sleep(0.02)  # the clock of the file system goes by steps
     leave_headers(own, shared)
-    assert (shared / "new.h.gch").read_bytes() == b"new"
-    assert (shared / "known.h.gch").read_bytes() == b"the user's"
-    assert files(shared) == ["known.h", "known.h.gch", "new.h", "new.h.gch"]
-    copy_headers(shared, tmp_path / "next")
-    assert "new.h.gch" in files(tmp_path / "next")
+    assert (shared / "new.h.gch").read_bytes() == new.read_bytes()
+    assert [users.read_bytes(), twin.read_bytes()] == kept
+    # What was made again is new, and what was only lent is as old as it was.
+    assert twin.stat().st_ctime_ns > long_ago[0]
+    assert users.stat().st_ctime_ns == long_ago[1]
+    assert files(shared) == [
+        f"{n}.h{end}" for n in ("known", "new", "twin") for end in ("", ".gch")
+    ]
+    assert shared / "new.h.gch" in known_headers(shared)
 
 
 def test_a_header_is_made_only_where_it_pays(user: Path) -> None:
