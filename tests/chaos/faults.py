@@ -16,7 +16,9 @@ FOLDER = "CHAOS_FOLDER"
 """The variable with the round's folder."""
 FULL, READ_ONLY = "full", "read-only"
 ERRNOS = {FULL: errno.ENOSPC, READ_ONLY: errno.EROFS}
-_CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "sqlite3.connect", "os.truncate")
+_REMOVALS = {"os.remove": 1, "os.rmdir": 1}
+"""What makes room, which a full disk lets pass; and which argument is the descriptor of the folder."""
+_CHANGES = {"os.mkdir": 2, "os.rename": 2, "sqlite3.connect": None, "os.truncate": None} | _REMOVALS
 
 
 @dataclass
@@ -56,14 +58,24 @@ def install_folders(folder: Path) -> None:
         path = arguments[0]
         if not isinstance(path, str | bytes | os.PathLike):
             return
-        name = os.fsdecode(path)
+        name = _absolute(os.fsdecode(path), arguments, _CHANGES.get(event))
         if not name.startswith(places):
             return
         for switch, number in switches:
-            if _exists(switch):
+            if _exists(switch) and not (number == errno.ENOSPC and event in _REMOVALS):
                 raise OSError(number, os.strerror(number), name)
 
     sys.addaudithook(hook)
+
+
+def _absolute(name: str, arguments: tuple[Any, ...], folder: int | None) -> str:
+    """A path, also where it is relative to an open folder, whose descriptor is that argument."""
+    if folder is None or name.startswith("/") or arguments[folder] < 0:
+        return name
+    try:
+        return os.path.join(os.readlink(f"/proc/self/fd/{arguments[folder]}"), name)  # noqa: PTH115, PTH118
+    except OSError:
+        return name
 
 
 def _exists(path: str) -> bool:

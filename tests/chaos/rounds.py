@@ -20,6 +20,7 @@ from chaos import faults
 from chaos.plan import FOLDERS, MODELS, WINNERS, Fault, Plan, User, plan_of
 from chaos.warm_fork import ADDRESS, MODULES, Warm, WarmPopen
 from kernel_cache import KernelCache, Record
+from sandbox import scratch
 
 PATIENCE_S, WHOLE_PATIENCE_S = 120.0, 240.0
 """For a round's users, and for the one that looks what is left of it."""
@@ -27,6 +28,8 @@ LEFT_S = 10.0
 """After so long nothing may be left."""
 LATER_S = 7200.0
 """By which the clock of the user that looks is ahead: what waits to be tried again does not wait any more."""
+HEADERS = "headers"
+"""The folder of `Ground.shared` with what Inductor keeps among temporary files."""
 LOG = "log"
 """The file of a round with all that its processes said."""
 KEEP = ("PATH", "LD_LIBRARY_PATH", "LANG", "HOME", "CC", "CXX", "CUDA_HOME", "PYTHONPATH")
@@ -36,7 +39,8 @@ KEEP = ("PATH", "LD_LIBRARY_PATH", "LANG", "HOME", "CC", "CXX", "CUDA_HOME", "PY
 class Ground:
     """Where rounds take place, one after another: a folder, and a warm process of its own.
 
-    shared: what rounds begin with, of one or several grounds: Inductor's code for the models, the operator library.
+    shared: what rounds begin with, of one or several grounds: Inductor's code for the models, its header, which takes
+    longer to compile than the rest of a round, and the operator library.
     """
 
     folder: Path
@@ -53,13 +57,17 @@ class Ground:
         self.warm.ready()
         if (self.shared / "inductor").is_dir():
             return
-        place, all_models = self.folder / "first", [User("search", "trust", MODELS)]
+        place, all_models = self.folder / "first", [User("search", "measure", MODELS)]
         told = _undisturbed(self, place, plan_of(0), all_models, PATIENCE_S * 5)
         if told.problems:
             said = (place / LOG).read_text(errors="replace")[-3000:]
             raise RuntimeError(f"{told.problems}: {said} {self.warm.log.read_text()[-1000:]}")
         shutil.rmtree(place / "inductor" / "fxgraph", ignore_errors=True)
         shutil.rmtree(place / "inductor" / "aotautograd", ignore_errors=True)
+        for made in (place / "tmp").glob("torchinductor_*/precompiled_headers"):
+            headers = self.shared / HEADERS / made.relative_to(place / "tmp")
+            headers.parent.mkdir(parents=True, exist_ok=True)
+            made.rename(headers)
         (place / "inductor").rename(self.shared / "inductor")
         shutil.rmtree(place, ignore_errors=True)
 
@@ -101,6 +109,8 @@ def run_plan(ground: Ground, plan: Plan) -> dict[str, Any]:
     looked = _undisturbed(ground, place, plan, _looks(plan), patience_s)
     seen.problems += looked.problems
     seen.notes += looked.notes
+    if any(fault.do == faults.READ_ONLY for fault in plan.faults):
+        scratch.sweep(place / "tmp")  # as the next process does: nobody can remove anything there
     seen.problems += _what_is_left(place)
     seen.problems += _lost(place)
     row = {
@@ -136,9 +146,12 @@ def _begin(ground: Ground, place: Path, plan: Plan) -> list[WarmPopen]:
     shutil.rmtree(place, ignore_errors=True)
     for name in ("tmp", "cache", "pids", "promoted"):
         (place / name).mkdir(parents=True)
-    template = ground.shared / "inductor"
-    if template.is_dir():
-        shutil.copytree(template, place / "inductor", copy_function=os.link)
+    for template, name in (
+        (ground.shared / "inductor", "inductor"),
+        (ground.shared / HEADERS, "tmp"),
+    ):
+        if template.is_dir():
+            shutil.copytree(template, place / name, copy_function=os.link, dirs_exist_ok=True)
     users = []
     for user in sorted(plan.users, key=lambda u: u.start_after_s):
         wait_s = user.start_after_s - (users[-1][0].start_after_s if users else 0.0)

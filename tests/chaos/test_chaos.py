@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +16,7 @@ import pytest
 
 from benchmarks import chaos
 from benchmarks.store import Results
+from chaos import faults
 from chaos.actors import is_torchs_own
 from chaos.plan import INTERRUPTED, WHOLE_EVERY, plan_of
 from chaos.rounds import Ground, describe, run_plan, run_round
@@ -69,6 +72,51 @@ def test_more_chaos_loses_nothing_leaves_nothing_and_decides_nothing_for_good(
 ) -> None:
     for seed in MORE:
         without_problems(ground, seed)
+
+
+TRIES = """
+import os, sys
+from pathlib import Path
+from chaos import faults
+place, wrong = Path(sys.argv[1]), sys.argv[2]
+faults.install_folders(place)
+(place / wrong).touch()
+there = os.open(place / "tmp", os.O_RDONLY)
+for name, change in {
+    "write": lambda: (place / "tmp" / "new").touch(),
+    "folder": lambda: os.mkdir("below", dir_fd=there),
+    "remove": lambda: os.unlink("first", dir_fd=there),
+    "remove by path": lambda: os.unlink(place / "tmp" / "second"),
+    "elsewhere": lambda: (place / "other").touch(),
+}.items():
+    try:
+        change()
+    except OSError as error:
+        print(name, error.errno)
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "refused"),
+    [
+        (faults.FULL, ["write", "folder"]),
+        (faults.READ_ONLY, ["write", "folder", "remove", "remove by path"]),
+    ],
+)
+def test_a_full_disk_lets_things_be_removed_and_a_read_only_one_nothing(
+    wrong: str, refused: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    for name in ("first", "second"):
+        (tmp_path / "tmp" / name).touch()
+    done = subprocess.run(
+        [sys.executable, "-c", TRIES, str(tmp_path), wrong],
+        env={"PYTHONPATH": str(Path(__file__).parents[1])},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == [f"{name} {faults.ERRNOS[wrong]}" for name in refused]
 
 
 def test_a_round_is_drawn_from_its_seed_alone() -> None:
