@@ -29,6 +29,8 @@ PREFIX = "torch/csrc/inductor/cpp_prefix.h"
 """What kernels of Inductor's include, in torch's folder of headers: as new as the installation."""
 HEADER = "cpp_cache_precompile_headers"
 """Inductor's option to make one."""
+LOOKED_AT = 8
+"""So many headers are looked through: to read one that is not in memory takes half a second."""
 WRITTEN_S = 5.0
 """A header that nobody has written to for so long is whole."""
 PAYS_FROM = 5
@@ -91,18 +93,25 @@ def lend_headers(shared: Path, own: Path) -> None:
 
 
 def known_headers(shared: Path) -> list[Path]:
-    """The whole headers in a folder that this torch may have made. Others lie there as well: of other environments of
-    this user, and of releases that were here before."""
+    """The whole headers in a folder that this torch may have made, the newest first. Others lie there as well: of other
+    environments of this user, and of releases that were here before. Only the newest are looked through."""
     include = torch_folder() / "include"
     installed = (include / PREFIX).stat().st_ctime_ns if (include / PREFIX).exists() else 0
     found = []
-    for made in shared.rglob("*.gch"):
-        with suppress(OSError):  # its owner has removed it meanwhile
-            seen = made.stat()
+    for seen, made in _newest(shared):
+        with suppress(OSError):
             whole = time.time() - seen.st_mtime > WRITTEN_S
             if whole and seen.st_ctime_ns > installed and _names(made, seen.st_mtime_ns, include):
                 found.append(made)
     return found
+
+
+def _newest(shared: Path) -> list[tuple[os.stat_result, Path]]:
+    found = []
+    for made in shared.rglob("*.gch"):
+        with suppress(OSError):  # its owner has removed it meanwhile
+            found.append((made.stat(), made))
+    return sorted(found, key=lambda it: it[0].st_mtime_ns, reverse=True)[:LOOKED_AT]
 
 
 @lru_cache(256)

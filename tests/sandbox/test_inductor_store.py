@@ -107,6 +107,17 @@ def test_headers_of_another_torch_and_of_an_earlier_one_are_none_of_ours(
     assert known_headers(tmp_path) == []
 
 
+def test_only_the_newest_headers_are_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(inductor_store, "_names", lambda made, *_: bool(looked.append(made.name)))
+    for number in range(inductor_store.LOOKED_AT + 2):
+        header(tmp_path, f"{number}", 1000.0 + number)
+    assert not known_headers(tmp_path)
+    assert looked == [f"{number}.h.gch" for number in range(inductor_store.LOOKED_AT)]
+
+
 def test_a_user_without_any_has_none_to_lend(tmp_path: Path) -> None:
     lend_headers(tmp_path / "shared", tmp_path / "own")
     assert not (tmp_path / "own").exists()
