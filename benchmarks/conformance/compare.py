@@ -6,6 +6,7 @@ are; and where eager and Inductor disagree by the same rule, nobody says what is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -127,9 +128,27 @@ def _against(found: Values, other: Values, held: Yardsticks) -> _Difference:
                 else ""
             )
             name = names[output.number]
+            more += _kinds(found.named[name], other.named[name])
             whole = not found.named[name].dtype.is_floating_point
             return _Difference(f"{name}: {output.reason}{more}", ratio, whole, differing)
     return _Difference("", ratio)
+
+
+def _kinds(found: Tensor, other: Tensor) -> str:
+    """How often which kind of number stands for another one, the most frequent first."""
+
+    def kinds(x: Tensor) -> list[str]:
+        names = (("nan", x.isnan()), ("inf", x.isposinf()), ("-inf", x.isneginf()))
+        said = ["a number"] * x.numel()
+        for name, where in names:
+            for place in where.reshape(-1).nonzero().reshape(-1).tolist():
+                said[place] = name
+        return said
+
+    if not found.dtype.is_floating_point or bool((found.isfinite() == other.isfinite()).all()):
+        return ""
+    pairs = Counter(zip(kinds(found), kinds(other), strict=True))
+    return ": " + ", ".join(f"{n} {a} for {b}" for (a, b), n in pairs.most_common() if a != b)
 
 
 def _form(one: Tensor, other: Tensor) -> str:

@@ -112,6 +112,16 @@ def test_an_infinity_for_eagers_nan_is_not_wrong_where_terms_of_edges_overflow()
         assert judge(values(found), yardsticks).verdict == verdict
 
 
+def test_what_is_said_against_a_result_tells_which_kinds_of_numbers_stand_for_which() -> None:
+    eager, found = X.clone(), X.clone()
+    eager[:5], eager[5:7] = torch.nan, torch.inf
+    found[:3], found[3:5], found[5] = torch.inf, torch.nan, -torch.inf
+    said = judge(values(found), held(eager, eager, beyond=True))
+    assert said.verdict == WRONG
+    assert said.reason.endswith(": 3 inf for nan, 1 -inf for inf, 1 a number for inf")
+    assert " for " not in judge(values(OFF), held(X, X)).reason
+
+
 def test_a_variance_in_float64_loses_no_mean_to_infinities_or_the_largest_numbers() -> None:
     top = torch.finfo(torch.float64).max
     x = torch.tensor([[math.inf, 1.0, 2.0], [top, top, -top], [1.0, 2.0, 3.0]], dtype=torch.float64)
