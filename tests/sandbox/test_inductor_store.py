@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,12 +70,14 @@ def files(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where Inductor keeps this process's headers."""
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where Inductor keeps this process's headers, which it remembers no longer than the folder is there."""
     (tmp_path / "user").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "user"))
     assert own_headers().is_relative_to(tmp_path)
-    return own_headers()
+    remembers = codecache._precompile_header
+    yield own_headers()
+    remembers.cache_clear()
 
 
 def test_whole_headers_are_lent_and_those_being_written_are_not(tmp_path: Path) -> None:
