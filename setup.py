@@ -104,7 +104,7 @@ setup(
         "cuda_agent_backend.agent.skill": ["*.md", "examples/*"],
         "cuda_agent_backend.codegen": ["**/*.cuh", "**/*.h"],
         "sandbox.launcher": ["csrc/*.cpp", "csrc/*.h"],
-        "trainer": ["py.typed", "*.pyi", "weights/*"],
+        "trainer": ["py.typed", "*.pyi", "data/*", "weights/*"],
     },
     ext_modules=[
         Pybind11Extension(
