@@ -90,17 +90,24 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         kernels are forced: then torch keeps nothing of the compilation."""
         if self.options.force:
             return None
-        self._named = self.kernels.fingerprint()
-        parts = [source_digest(), str(OP_ABI), self._named, self.options.salt()]
-        parts += [arch_of("cpu"), str(toolchain_of("cpu")), str(precision_flags())]
-        if torch.version.cuda:
-            parts.append(str(toolchain_of("cuda")))
+        try:
+            parts = self._own_parts()
+        except OSError as error:  # the model is compiled all the same, and anew next time
+            log.once("hook", f"torch keeps nothing of a compilation: {error}")
+            return None
         for other in self.before:
             own = other.uuid() if isinstance(other, custom_graph_pass.CustomGraphPass) else None
             if own is None:
                 return None
             parts.append(str(own))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def _own_parts(self) -> list[str]:
+        """What names all of ours that counts. May raise OSError, as where files cannot be read."""
+        self._named = self.kernels.fingerprint()
+        parts = [source_digest(), str(OP_ABI), self._named, self.options.salt()]
+        parts += [arch_of("cpu"), str(toolchain_of("cpu")), str(precision_flags())]
+        return [*parts, str(toolchain_of("cuda"))] if torch.version.cuda else parts
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KernelPass:
         """Itself: it is one value of Inductor's settings, which torch copies, and has to be told of all graphs."""

@@ -121,7 +121,6 @@ def libraries() -> str:
     return ", ".join(found)
 
 
-@functools.cache
 def toolchain_of(target: str, language: str = "") -> str | None:
     """The version of the compiler for a target, or None where there is none. language: of the source, "" for any but
     Triton, which brings a compiler of its own."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from sandbox import scratch
-from sandbox.isolation.limits import Finished, Limits, run_limited
+from sandbox.isolation.limits import SYSTEM_PATH
 
 CUDA_ROOTS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
 NVRTC_PATTERNS = (
@@ -22,6 +22,7 @@ NVRTC_PATTERNS = (
 )
 TRITON_ASSEMBLER = "backends/nvidia/bin/ptxas"
 INCLUDE_FOLDERS = ("include", "cuda_runtime/include")
+VERSION_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,8 @@ class Missing:
     log: str = ""
 
 
-@lru_cache
 def find_cxx() -> Toolchain | Missing:
-    """The C++ compiler: g++, else clang++. Looked up once per process."""
+    """The C++ compiler: g++, else clang++."""
     for name in ("g++", "clang++"):
         path = shutil.which(name)
         version = _version(path) if path else None
@@ -54,9 +54,8 @@ def find_cxx() -> Toolchain | Missing:
     return Missing("no C++ compiler", "install g++ (Debian, Ubuntu: apt install g++)")
 
 
-@lru_cache
 def find_cuda() -> Toolchain | Missing:
-    """The CUDA compiler: nvcc where a C++ compiler is found too, else the NVRTC library. Looked up once per process."""
+    """The CUDA compiler: nvcc where a C++ compiler is found too, else the NVRTC library."""
     if isinstance(find_cxx(), Toolchain):
         for path in _nvcc_paths():
             version = _version(str(path))
@@ -140,12 +139,36 @@ def wheel_roots() -> tuple[Path, ...]:
     )
 
 
+class _SaysNothing(Exception):
+    """A compiler did not tell its version."""
+
+
 def _version(path: str) -> str | None:
-    with scratch.folder("version") as folder:
-        result = run_limited([path, "--version"], Path(folder), Limits(wall_s=30))
-    if isinstance(result, Finished) and result.code == 0:
-        return result.output.strip() or None
-    return None
+    try:
+        return _told_version(path)
+    except (_SaysNothing, OSError, subprocess.SubprocessError):
+        return None
+
+
+@lru_cache
+def _told_version(path: str) -> str:
+    """Asked once per process; a failure is not kept, since it may pass. No file is written: torch asks for compilers'
+    versions in each compilation of a user, also where the disk is full."""
+    done = subprocess.run(
+        [path, "--version"],
+        cwd="/",
+        env={"PATH": SYSTEM_PATH, "LANG": "C.UTF-8"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=VERSION_S,
+        check=False,
+    )
+    if done.returncode != 0 or not done.stdout.strip():
+        raise _SaysNothing
+    return done.stdout.strip()
 
 
 def _release(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,14 @@ from sandbox.compile.candidate import (
 from sandbox.compile.cubin import may_name_math_tables, parse
 from sandbox.compile.cuda import compile_cuda, ptxas_facts
 from sandbox.compile.elf import ElfError
-from sandbox.compile.toolchain import Toolchain, find_cuda, find_cxx, find_nvrtc
+from sandbox.compile.toolchain import (
+    Missing,
+    Toolchain,
+    _told_version,
+    find_cuda,
+    find_cxx,
+    find_nvrtc,
+)
 from sandbox.isolation.limits import Limits
 from sandbox.plan.candidate import Candidate, Origin
 from sandbox.plan.plan import Launch
@@ -69,12 +77,33 @@ def test_no_compiler_is_a_value_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    find_cxx.cache_clear()
-    try:
-        result = compile_candidate(cpu(), tmp_path, "native")
-    finally:
-        find_cxx.cache_clear()
+    result = compile_candidate(cpu(), tmp_path, "native")
     assert isinstance(result, CompileFailed) and "install g++" in result.log
+
+
+def test_a_compiler_that_fails_once_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\nkill -9 $$\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert isinstance(find_cxx(), Missing)
+    compiler.write_text("#!/bin/sh\necho 'g++ 12.2'\n")
+    found = find_cxx()
+    assert isinstance(found, Toolchain) and found.version == "g++ 12.2"
+
+
+def test_compilers_are_found_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a user's compilations asks for their versions, on full disks too."""
+    expected = find_cxx(), find_cuda()
+    _told_version.cache_clear()
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setattr(tempfile, "tempdir", str(file / "below"))
+    assert (find_cxx(), find_cuda()) == expected
 
 
 def cuda_result(source: str, folder: Path, origin: str = "policy") -> object:
