@@ -8,7 +8,7 @@ that all its workers have the same memory layout, which a candidate could learn 
 confines them does not rest on it.
 
 A request is a worker's folder, a cache of Inductor's or nothing, and the worker's policy, a line each, with four
-descriptors (`DESCRIPTORS`). The server ends when the socket does.
+descriptors (`DESCRIPTORS`). The server ends when the socket does, with the programs that it has started.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import contextlib
 import ctypes
 import gc
 import os
+import select
 import signal
 import socket
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -50,7 +52,8 @@ NOT_INITIALIZED = 3
 def main() -> None:
     """Entry point."""
     requests = socket.socket(fileno=int(sys.argv[1]))
-    preload(PRELOADED)
+    with ends_with(requests):
+        preload(PRELOADED)
     os.environ.pop(BYTECODE, None)
     warm = not cuda_is_initialized()
     signal.signal(
@@ -65,12 +68,37 @@ def main() -> None:
             return
         folder, cache, policy = content.decode().split("\n", 2)
         if cache:
-            check_instructions(cache)
+            with ends_with(requests):
+                check_instructions(cache)
         if os.fork() == 0:
             requests.close()
             start(folder, policy, fds, warm)
         for fd in fds:
             os.close(fd)
+
+
+@contextlib.contextmanager
+def ends_with(requests: socket.socket) -> Iterator[None]:
+    """Within it this process, which leads a group, is killed with it as soon as the other end of the socket is closed:
+    importing and checking take seconds, and more where many processes run. No thread is left afterwards, so that it
+    can fork."""
+    over = socket.socketpair()
+
+    def watch() -> None:
+        poller = select.poll()
+        poller.register(requests, 0)  # that nobody is there any more is told always
+        poller.register(over[0], select.POLLIN)
+        if requests.fileno() in dict(poller.poll()):
+            os.killpg(os.getpid(), signal.SIGKILL)
+
+    watcher = threading.Thread(target=watch, name="ends with its owner")
+    watcher.start()
+    try:
+        yield
+    finally:
+        over[1].close()
+        watcher.join()
+        over[0].close()
 
 
 def preload(modules: Iterable[str], if_there: Iterable[str] = ()) -> None:

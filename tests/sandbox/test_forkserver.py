@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +18,7 @@ from process_kit import alive, gone
 from torch._inductor import codecache
 
 from sandbox.scratch import folder
-from sandbox.workers.fork_server import keep_headers
+from sandbox.workers.fork_server import ends_with, keep_headers
 from sandbox.workers.inductor_store import CACHE, own_headers
 from sandbox.workers.settings import WorkerSettings
 from sandbox.workers.supervisor import WorkerProcess
@@ -75,6 +80,43 @@ def test_a_worker_compiles_its_first_tasks_without_a_header(baseline: WorkerProc
     assert baseline.ask("prepare", compile_silu, 300.0) == {}
     known = {made.name for made in own_headers().rglob("*.gch")}
     assert {made.name for made in baseline.settings.scratch.rglob("*.gch")} <= known
+
+
+OWNED = """
+import os, socket, subprocess, sys
+from sandbox.workers.fork_server import ends_with
+requests = socket.socket(fileno=int(sys.argv[1]))
+with ends_with(requests):
+    program = subprocess.Popen(["sleep", "600"])
+    print(program.pid, flush=True)
+    program.wait()
+"""
+
+
+def test_what_a_server_runs_ends_with_its_owner() -> None:
+    """As where its owner is killed while compilers work for it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = subprocess.Popen(
+        [sys.executable, "-c", OWNED, str(theirs.fileno())],
+        pass_fds=(theirs.fileno(),),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    theirs.close()
+    assert server.stdout is not None
+    program = int(server.stdout.readline())
+    ours.close()
+    assert server.wait() == -signal.SIGKILL
+    assert gone(program)
+    server.stdout.close()
+
+
+def test_a_server_goes_on_without_a_thread_once_it_is_done() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    before = threading.active_count()
+    with ours, theirs, ends_with(theirs):
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
 
 
 def test_what_checks_leave_among_temporary_files_is_gone(
