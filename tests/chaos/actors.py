@@ -6,8 +6,10 @@ as both take long. In a whole round nothing is.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -29,6 +31,11 @@ PACKAGES = ("torch", "cuda_agent_backend", "sandbox", "kernel_cache")
 """Whose code a user's process runs."""
 COMPILES = os.path.join("torch", "_inductor", "compile_fx.py")  # noqa: PTH118
 """Where Inductor begins to compile."""
+CUT_OFF = "file too short"
+"""What the loader says of a library whose compiler was ended while it wrote it; Inductor has no other name for it
+meanwhile."""
+TELLS = signal.SIGUSR2
+"""Has a process say where all its threads are."""
 _clock = faults.Clock()
 SOURCE = """
 #include <cmath>
@@ -66,6 +73,7 @@ def prepare() -> None:
 
 def act(kind: str, arguments: Sequence[str]) -> int:
     """Be a process of a kind; its exit status."""
+    faulthandler.register(TELLS, all_threads=True)
     folder = Path(os.environ[faults.FOLDER])
     _clock.set(os.environ.get(faults.CLOCK, "0,0,0"))
     faults.install_folders(folder)
@@ -186,7 +194,8 @@ def _compiled(
 
 
 def is_torchs_own(error: Exception) -> bool:
-    """Whether torch could not write a file of its own: with a full disk that fails without us as well.
+    """Whether torch could not write a file of its own, or loads one that a killed process had begun: with a full disk,
+    or after a kill, that fails without us as well.
 
     Torch raised it, and if code of ours was on the way, all that this did was to have Inductor compile.
     """
@@ -195,7 +204,8 @@ def is_torchs_own(error: Exception) -> bool:
     whose = [(_package(name), name) for name in frames if _package(name)]
     ours = [number for number, (package, _) in enumerate(whose) if package != "torch"]
     below = whose[ours[-1] + 1 :] if ours else whose
-    if not isinstance(inner, OSError) or not below:
+    cut_off = isinstance(inner, ImportError) and CUT_OFF in str(inner)
+    if not (isinstance(inner, OSError) or cut_off) or not below:
         return False
     return not ours or below[0][1].endswith(COMPILES)
 

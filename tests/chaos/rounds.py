@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos import faults
+from chaos.actors import CUT_OFF, TELLS
 from chaos.plan import FOLDERS, MODELS, WINNERS, Fault, Plan, User, plan_of
 from chaos.warm_fork import ADDRESS, MODULES, Warm, WarmPopen
 from kernel_cache import KernelCache, Record
@@ -24,6 +25,7 @@ from sandbox import scratch
 
 PATIENCE_S, WHOLE_PATIENCE_S = 120.0, 240.0
 """For a round's users, and for the one that looks what is left of it."""
+TELLING_S = 1.0
 LEFT_S = 10.0
 """After so long nothing may be left."""
 LATER_S = 7200.0
@@ -201,13 +203,18 @@ def _looks(plan: Plan) -> list[User]:
 
 
 def _ended(
-    user: WarmPopen, who: str, patience_s: float, seen: Seen
+    place: Path, user: WarmPopen, who: str, patience_s: float, seen: Seen
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Wait for a user, who is killed where that takes too long: its exit status, and what it told."""
+    """Wait for a user, who is killed where that takes too long, once the log has where all processes of the
+    round are: its exit status, and what it told."""
     try:
         code = user.wait(patience_s)
     except subprocess.TimeoutExpired:
         seen.problems.append(f"{who} was not done after {patience_s:g} s")
+        for path in (place / "pids").iterdir():
+            with suppress(ProcessLookupError):
+                os.kill(int(path.name.rpartition("-")[2]), TELLS)
+        time.sleep(TELLING_S)
         with suppress(ProcessLookupError):
             os.killpg(user.pid, signal.SIGKILL)
         code = user.wait()
@@ -217,20 +224,28 @@ def _ended(
     return code, told
 
 
-def _await(user: WarmPopen, patience_s: float, seen: Seen, plan: Plan) -> None:
-    code, told = _ended(user, "a user", patience_s, seen)
+def _await(place: Path, user: WarmPopen, patience_s: float, seen: Seen, plan: Plan) -> None:
+    code, told = _ended(place, user, "a user", patience_s, seen)
     signals = {f.do for f in plan.faults if f.target == "user" and f.do.startswith("SIG")}
     ended = {0, *(-getattr(signal, name) for name in signals)}
     ended |= {130} if "SIGINT" in signals else set()
     if code not in ended:
         seen.problems.append(f"a user ended with status {code}")
     seen.problems += [f"{t['model']} is not eager's" for t in told if t.get("equal") is False]
-    said = [f"torch could not compile: {t['torchs_own']}" for t in told if "torchs_own" in t]
-    for_want_of_files = any(
-        (f.do, f.target) in FOLDERS and f.target != "search" for f in plan.faults
-    )
-    (seen.notes if for_want_of_files else seen.problems).extend(said)
+    for why in (t["torchs_own"] for t in told if "torchs_own" in t):
+        excused = _was_killed(plan) if CUT_OFF in why else _wanted_files(plan)
+        (seen.notes if excused else seen.problems).append(f"torch could not compile: {why}")
     seen.problems += [f"{t['left_open']} descriptors stay open" for t in told if t.get("left_open")]
+
+
+def _wanted_files(plan: Plan) -> bool:
+    """Whether a user could not write for a while."""
+    return any((f.do, f.target) in FOLDERS and f.target != "search" for f in plan.faults)
+
+
+def _was_killed(plan: Plan) -> bool:
+    """Whether a user, with its compilers, was ended."""
+    return any(f.target == "user" and f.do.startswith("SIG") for f in plan.faults)
 
 
 def _undisturbed(
@@ -241,7 +256,7 @@ def _undisturbed(
     if not place.exists():
         _begin(ground, place, Plan(plan.seed, (), ()))
     process = _start(ground, place, plan, users, look=True, clock=LATER_S)
-    code, told = _ended(process, "the undisturbed user", patience_s, seen)
+    code, told = _ended(place, process, "the undisturbed user", patience_s, seen)
     if code:
         seen.problems.append(f"the undisturbed user ended with status {code}")
     for one in told:

@@ -158,6 +158,7 @@ def noop() -> None:
 INDUCTOR, OURS = "x/torch/_inductor/compile_fx.py", "x/cuda_agent_backend/backend.py"
 OTHERS = "x/torch/serialization.py"
 DISK = "OSError(28, 'full')"
+BEGUN = "ImportError('/x/cabc.main.so: file too short')"
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,9 @@ DISK = "OSError(28, 'full')"
         (["x/torch/_dynamo/eval_frame.py", OURS, "x/contextlib.py", INDUCTOR, OTHERS], DISK, True),
         ([INDUCTOR, OURS, INDUCTOR, OTHERS], DISK, True),
         ([INDUCTOR, OTHERS], "ValueError()", False),
+        ([OURS, INDUCTOR, OTHERS], BEGUN, True),
+        ([OURS, INDUCTOR, OTHERS], "ImportError('no module')", False),
+        ([OURS, OTHERS], BEGUN, False),
         ([OURS, OTHERS], DISK, False),
         ([INDUCTOR, OURS], DISK, False),
         ([INDUCTOR, "x/sandbox/scratch.py", "x/pathlib.py"], DISK, False),
