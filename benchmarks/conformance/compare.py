@@ -67,12 +67,16 @@ def judge(found: Values, held: Yardsticks) -> Finding:
     own, other = (_only(first.names, values) for values in (found, inductor))
     if not _against(own, other, held).reason:
         return Finding(AS_INDUCTOR, first.reason, first.ratio)
-    if held.beyond and first.names and not _against(_settled(found, held), held.eager, held).reason:
-        return Finding(UNSETTLED, first.reason, first.ratio)
+    rest = ""
+    if held.beyond and first.names:
+        rest = _against(_settled(found, held), held.eager, held).reason
+        if not rest:
+            return Finding(UNSETTLED, first.reason, first.ratio)
     disagree = _against(inductor, held.eager, held).reason
     if disagree and _where_they_agree(found, held, inductor):
         return Finding(UNSETTLED, first.reason, first.ratio)
-    return Finding(WRONG, first.reason, first.ratio, first.whole_numbers)
+    told = f"{first.reason}; and {rest}" if rest and rest != first.reason else first.reason
+    return Finding(WRONG, told, first.ratio, first.whole_numbers)
 
 
 @dataclass(frozen=True)
@@ -145,10 +149,11 @@ def _kinds(found: Tensor, other: Tensor) -> str:
                 said[place] = name
         return said
 
-    if not found.dtype.is_floating_point or bool((found.isfinite() == other.isfinite()).all()):
+    if not found.dtype.is_floating_point or bool((found.isfinite() & other.isfinite()).all()):
         return ""
     pairs = Counter(zip(kinds(found), kinds(other), strict=True))
-    return ": " + ", ".join(f"{n} {a} for {b}" for (a, b), n in pairs.most_common() if a != b)
+    told = ", ".join(f"{n} {a} for {b}" for (a, b), n in pairs.most_common() if a != b)
+    return f": {told}" if told else ""
 
 
 def _form(one: Tensor, other: Tensor) -> str:
