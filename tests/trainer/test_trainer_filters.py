@@ -143,6 +143,7 @@ def test_sizes_go_towards_the_aim() -> None:
     window = (1e-3, 0.1)
     assert window[0] < aim_of(3, window) < window[1]
     assert aim_of(3, window) != aim_of(4, window)
+    assert window[0] < aim_of(3, window, short=2.0) < aim_of(3, window)
     assert next_rung(0, 1e-3, 8e-3) == 3
     assert next_rung(2, 8e-3, 1e-3) == -1
     assert next_rung(0, 1.0e-3, 1.1e-3) == 1

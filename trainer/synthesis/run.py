@@ -30,10 +30,12 @@ log = logging.getLogger(__name__)
 SEEDS_PER_TASK, MORE_SEEDS = 30, 200
 """A run gives up after so many seed numbers for each task wanted, and so many more."""
 CORES_PER_JOB = 1.0
-DEVICE_BYTES = {"cuda": 4 << 30, "cpu": 8 << 30}
+DEVICE_BYTES = {"cuda": 16 << 30, "cpu": 8 << 30}
 """What a task's process may take of the GPU's or the machine's memory: the same on all machines, so that which tasks
 run does not depend on how many run side by side."""
-BYTES_PER_JOB = {"cuda": 5 << 30, "cpu": 8 << 30}
+BYTES_PER_JOB = {"cuda": 6 << 30, "cpu": 8 << 30}
+"""About what a task's process takes at a time: what is reckoned for the middle one of cuda's tasks is 5 GiB, and few
+are at their largest together. One that finds no memory is tried again."""
 SPARE = 1.08
 """A piece makes so many times its share of the tasks: some are like those of other pieces."""
 

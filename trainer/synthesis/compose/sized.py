@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from trainer.synthesis.compose.expected import expected_s
+from trainer.synthesis.compose.expected import Expected, expected
 from trainer.synthesis.compose.rules import RuleComposer
 from trainer.synthesis.compose.task import Composed, NotComposed, Wishes, window_of
 
@@ -27,34 +27,52 @@ class SizedComposer:
 
     def compose(self, seed: int, rung: int) -> Composed | NotComposed:
         """See `Composer.compose`. rung: where to begin."""
-        best: tuple[float, Composed] | None = None
+        best: tuple[float, float, Composed] | None = None
+        most = MOST_RUNGS
         tried: set[int] = set()
         for _ in range(TRIES):
             task = self._rules.compose(seed, rung)
             if isinstance(task, NotComposed):
                 break
             tried.add(rung)
-            device = self._wishes.device
-            found = expected_s(task.code, device, task.dtype, task.training)
+            found = expected(task.code, self._wishes.device, task.dtype, task.training)
             if found is None:
                 return task
             window = window_of(self._wishes, task.small)
-            if window[0] * ROOM <= found <= window[1] / ROOM:
-                return task
-            aim = aim_of(seed, window)
-            apart = abs(math.log(found / aim))
-            if best is None or apart < best[0]:
-                best = apart, task
-            rung = next_rung(rung, found, aim)
+            beyond = self._beyond(found, task)
+            if beyond > 1.0:
+                most = rung - 1
+                rung -= math.ceil(math.log2(beyond))
+            else:
+                if window[0] * ROOM <= found.seconds <= window[1] / ROOM:
+                    return task
+                aim = aim_of(seed, window, self._wishes.short)
+                apart = abs(math.log(found.seconds / aim))
+                if best is None or apart < best[0]:
+                    best = apart, found.seconds / window[0], task
+                rung = min(most, next_rung(rung, found.seconds, aim))
             if rung in tried:
                 break
-        return best[1] if best is not None else task
+        if best is None:
+            return task if isinstance(task, NotComposed) else NotComposed("no size fits in memory")
+        if self._wishes.need_bytes is not None and best[1] < 1.0:
+            return NotComposed("it takes too little time at every size that fits in memory")
+        return best[2]
+
+    def _beyond(self, found: Expected, task: Composed) -> float:
+        """How many times what a task may have it would have of memory; at most 1 where it fits."""
+        wishes = self._wishes
+        if wishes.need_bytes is None:
+            return 1.0
+        need = found.need(task.dtype, task.training)
+        return max(found.held / wishes.memory_bytes, need / wishes.need_bytes)
 
 
-def aim_of(seed: int, window: tuple[float, float]) -> float:
-    """The time that a task is scaled to, in seconds: well within its window, another one for each seed."""
+def aim_of(seed: int, window: tuple[float, float], short: float = 1.0) -> float:
+    """The time that a task is scaled to, in seconds: well within its window, another one for each seed. short: see
+    `Wishes`."""
     low, high = math.log(window[0] * ROOM), math.log(window[1] / ROOM)
-    return math.exp(random.Random(f"aim {seed}").uniform(low, high))
+    return math.exp(low + (high - low) * random.Random(f"aim {seed}").random() ** short)
 
 
 def next_rung(rung: int, seconds: float, aim: float) -> int:

@@ -9,18 +9,25 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Wishes:
-    """What tasks are for. device: ``cpu`` or ``cuda``. Times are in seconds, memory in bytes."""
+    """What tasks are for. device: ``cpu`` or ``cuda``. Times are in seconds, memory in bytes.
+
+    need_bytes: what a task's probe may need as it is reckoned; sizes that need more, or whose inputs and weights have
+    more than `memory_bytes`, are not composed. None where sizes follow from time alone. short: times aimed at are drawn
+    as if the window were this power of a number from 0 to 1 wide; above 1 more of them are short.
+    """
 
     device: str
     least_s: float
     most_s: float
     memory_bytes: int
+    need_bytes: int | None = None
+    short: float = 1.0
 
     @staticmethod
     def of(device: str) -> Wishes:
         """The window of eager's time and the memory of inputs and weights, by device."""
         if device == "cuda":
-            return Wishes(device, 1e-3, 0.1, 1 << 30)
+            return Wishes(device, 1e-3, 0.1, 1 << 30, need_bytes=10 << 30, short=2.0)
         return Wishes(device, 0.2e-3, 50e-3, 1 << 28)
 
 

@@ -87,9 +87,10 @@ class TaskProcess:
         """What the process says; None where it ended without a word. It gets no more time than its limit."""
         deadline = time.monotonic() + limit_s
         after = 0.0
+        where = "before its first turn on the device"
         with contextlib.ExitStack() as turn:
             while True:
-                line = self._line(deadline)
+                line = self._line(deadline, where)
                 if line is None or isinstance(line, dict):
                     return line
                 if line in (ALONE, SHARED):
@@ -100,22 +101,24 @@ class TaskProcess:
                     after = max(left - TURN_LIMIT_S, 0.0)
                     deadline = time.monotonic() + min(left, TURN_LIMIT_S)
                     os.write(self._asks, GO)
+                    where = f"in a turn on the device ({line.decode().strip()})"
                 elif line == DONE:
                     turn.close()
                     deadline = max(deadline, time.monotonic()) + after
                     after = 0.0
+                    where = "between turns on the device"
                 else:
                     return _read(line)
 
-    def _line(self, deadline: float) -> bytes | dict[str, Any] | None:
-        """The next line; what is wrong where none comes in time; None at the end."""
+    def _line(self, deadline: float, where: str) -> bytes | dict[str, Any] | None:
+        """The next line; what is wrong where none comes in time; None at the end. where: the process is meanwhile."""
         while b"\n" not in self._held:
             left = max(0.0, deadline - time.monotonic())
             ready = select.select([self._answers, REQUESTS], [], [], left)[0]
             if REQUESTS in ready:
                 raise ParentGone  # it asks for one task at a time, so this is the end
             if not ready:
-                return {"failed": "not done in time", "stage": TIME}
+                return {"failed": f"not done in time, {where}", "stage": TIME}
             part = os.read(self._answers, 1 << 16)
             if not part:
                 return None

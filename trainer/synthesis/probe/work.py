@@ -7,8 +7,8 @@ import gc
 import resource
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,8 @@ class Look:
         return self.subject.run(call, self.inputs)
 
     def shared(self) -> AbstractContextManager[None]:
-        """For work on the device that times nothing."""
+        """For work on the device that times nothing. Short turns: who wants the device alone waits for all that share
+        it, and meanwhile it idles."""
         return _shared(self.request, self.device)
 
 
@@ -116,9 +117,12 @@ def _cpu_seconds() -> float:
     return sum(found.ru_utime + found.ru_stime for found in used)
 
 
-def _shared(request: ProbeRequest, device: Device) -> AbstractContextManager[None]:
+@contextmanager
+def _shared(request: ProbeRequest, device: Device) -> Iterator[None]:
     """On cpu what is not timed takes no turn: compilers take none either."""
-    return device.shared() if request.target == "cuda" else nullcontext()
+    with device.shared() if request.target == "cuda" else nullcontext():
+        yield
+        _settle(request.target)
 
 
 def limit_device(request: ProbeRequest) -> None:
@@ -179,12 +183,16 @@ def _values(look: Look) -> None:
     In float32 without TF32: in shorter formats rounding hides that a weight is cancelled by what follows.
     """
     subject, inputs = look.subject, look.inputs
-    with look.shared(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        other = subject.draw(1)
-        exact = _in_float32(subject, inputs)
-        if exact is not subject:
-            inputs, other = [[_longer(x) for x in given] for given in (inputs, other)]
-        _dependence(exact, inputs, other, look.facts)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        with look.shared():
+            other = subject.draw(1)
+            exact = _in_float32(subject, inputs)
+            if exact is not subject:
+                inputs, other = [[_longer(x) for x in given] for given in (inputs, other)]
+            # Of results alone: gradients differ with what they are taken of.
+            plain = replace(exact, training=False)
+            as_it_is = _AsItIs(plain, inputs, plain.run(plain.model, inputs), look.shared)
+        _dependence(as_it_is, other, look.facts)
 
 
 def _in_float32(subject: Subject, inputs: list[Any]) -> Subject:
@@ -210,23 +218,36 @@ def _longer(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _AsItIs:
-    """A task with inputs and what it makes of them, to compare with what it makes when something is changed."""
+    """A task with inputs and what it makes of them, to compare with what it makes when something is changed. turn: on
+    the device, for each comparison."""
 
     subject: Subject
     inputs: list[Any]
     results: list[Tensor]
+    turn: Callable[[], AbstractContextManager[None]]
 
     def apart(self, inputs: list[Any]) -> float:
         """How far apart results of other inputs are."""
+        with self.turn():
+            return self._apart(inputs)
+
+    def with_weight(self, weight: Tensor, generator: torch.Generator) -> float:
+        """How far apart results are with another weight, which is put back."""
+        with self.turn():
+            kept = weight.detach().clone()
+            with torch.no_grad():
+                weight.copy_(_other_weight(kept, generator))
+            found = self._apart(self.inputs)
+            with torch.no_grad():
+                weight.copy_(kept)
+            return found
+
+    def _apart(self, inputs: list[Any]) -> float:
         return apart(self.results, self.subject.run(self.subject.model, inputs))
 
 
-def _dependence(
-    subject: Subject, inputs: list[Any], other: list[Any], facts: dict[str, Any]
-) -> None:
-    """Of results alone: gradients differ with what they are taken of."""
-    plain = replace(subject, training=False)
-    as_it_is = _AsItIs(plain, inputs, plain.run(plain.model, inputs))
+def _dependence(as_it_is: _AsItIs, other: list[Any], facts: dict[str, Any]) -> None:
+    subject, inputs = as_it_is.subject, as_it_is.inputs
     torch.manual_seed(SEED + 1)
     facts["again"] = as_it_is.apart(inputs)
     facts["other_inputs"] = as_it_is.apart(other)
@@ -235,25 +256,18 @@ def _dependence(
         for number, value in enumerate(inputs)
         if isinstance(value, Tensor)
     ]
-    generator = torch.Generator(plain.target).manual_seed(SEED)
+    generator = torch.Generator(subject.target).manual_seed(SEED)
     facts["by_weight"] = {
-        name: _with_weight(as_it_is, weight, generator) for name, weight in plain.weights().items()
+        name: as_it_is.with_weight(weight, generator) for name, weight in subject.weights().items()
     }
 
 
-def _with_weight(as_it_is: _AsItIs, weight: Tensor, generator: torch.Generator) -> float:
-    """How far apart results are with another weight, which is put back."""
-    kept = weight.detach().clone()
-    with torch.no_grad():
-        spread = float(kept.float().std()) if kept.numel() > 1 else 0.0
-        noise = torch.randn(kept.shape, generator=generator, device=kept.device)
-        changed = kept.float() + noise * max(spread, SMALL_CHANGE)
-        # A variance stays one.
-        weight.copy_(changed.abs() if bool((kept >= 0).all()) else changed)
-    found = as_it_is.apart(as_it_is.inputs)
-    with torch.no_grad():
-        weight.copy_(kept)
-    return found
+def _other_weight(kept: Tensor, generator: torch.Generator) -> Tensor:
+    """In float32; a variance stays one."""
+    spread = float(kept.float().std()) if kept.numel() > 1 else 0.0
+    noise = torch.randn(kept.shape, generator=generator, device=kept.device)
+    changed = kept.float() + noise * max(spread, SMALL_CHANGE)
+    return changed.abs() if bool((kept >= 0).all()) else changed
 
 
 def _compile(look: Look) -> None:
