@@ -92,7 +92,6 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
     threads = str(settings.threads)
     return kept | {
         **places(settings.scratch),
-        "USER": "sandbox",
         # Python would run what lies in a home folder, which a worker may write to, before anything is confined.
         "PYTHONNOUSERSITE": "1",
         # gcc asks whether it may use a folder in a way that knows no capabilities; this is its next choice.

@@ -29,8 +29,10 @@ NUMBER = struct.Struct("<i")
 
 
 def places(folder: Path) -> dict[str, str]:
-    """Where a worker keeps what: variables of its environment, all below a folder of its own."""
+    """Where a worker keeps what: variables of its environment, all below a folder of its own; and a name for its user,
+    whose number no system knows, as torch looks for one to name a folder after."""
     return {
+        "USER": "sandbox",
         "HOME": str(folder),
         "TMPDIR": str(folder),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),

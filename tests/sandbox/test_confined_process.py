@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import time
@@ -68,6 +69,13 @@ def test_the_end_of_a_process_is_told(
     with os.fdopen(ours) as file:
         assert file.read() == ""  # until it has ended by itself
     assert process.end() == status == process.end()
+
+
+def test_its_user_has_a_name(makes: Makes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch names a folder after it; the number of such a user has none."""
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    assert answer(makes, lambda folder: getpass.getuser()) == "sandbox"
 
 
 def test_a_process_writes_to_its_folder_which_goes_with_it(makes: Makes) -> None:
