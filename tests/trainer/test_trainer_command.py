@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,23 @@ def test_a_task_that_our_own_code_fails_on_costs_that_task_only(
     composer = RowsComposer([{}] * 4)
     found = run.run(settings, composer, MACHINE, lambda tally: None, last=4)
     assert isinstance(found, run.Tally) and found.dropped == {"error of ours": 4}
+
+
+def test_a_task_that_takes_long_holds_no_others_up(tmp_path: Path) -> None:
+    settings = run.Settings(tmp_path, 100, 0, 2, 60.0, Wishes.of("cpu"))
+    others, first_may_end = [], threading.Event()
+
+    def work(seed: int) -> dict[str, Any]:
+        if seed == 0:
+            assert first_may_end.wait(60.0)
+        else:
+            others.append(seed)
+            if len(others) == 40:
+                first_may_end.set()
+        return {"seed": seed}
+
+    found = [entry["seed"] for entry in run._in_order(settings, work, last=60)]
+    assert found == list(range(60))
 
 
 def test_a_set_of_others_is_read_from_its_three_columns(

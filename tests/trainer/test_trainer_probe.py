@@ -240,7 +240,7 @@ class Free:
     def alone(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    shared = released = alone
+    shared = alone
 
 
 def test_rounding_does_not_hide_that_a_weight_is_cancelled(
@@ -256,3 +256,39 @@ def test_rounding_does_not_hide_that_a_weight_is_cancelled(
     found = work.probe(request, tmp_path, Free())
     assert "failed" not in found, found
     assert found["by_weight"]["layer.bias"] < INDEPENDENT < found["by_weight"]["layer.weight"]
+
+
+def test_the_device_is_left_to_others_while_a_task_is_compiled() -> None:
+    import torch
+
+    from trainer.synthesis.probe.graphs import Seen, compiled
+    from trainer.synthesis.probe.work import _WhileRunning
+
+    held: list[bool] = []
+    turns: list[str] = []
+
+    @contextlib.contextmanager
+    def turn() -> Iterator[None]:
+        turns.append("begin")
+        yield
+        turns.append("end")
+
+    class Watched(_WhileRunning):
+        @contextlib.contextmanager
+        def compiling(self) -> Iterator[None]:
+            with super().compiling():
+                held.append(self._held)
+                yield
+
+    running = Watched(turn)
+    x = torch.ones(8, requires_grad=True)
+    result = compiled(lambda x: (x * 2).exp().sum(), Seen(), running.compiling)(x)
+    assert turns == ["begin"]
+    result.backward()  # which compiles once more
+    running.begin()
+    assert turns[-1] == "begin" and held and not any(held)
+    running.end()
+    pairs = len(turns) // 2
+    assert turns == ["begin", "end"] * pairs
+    compiled(lambda x: x.cos(), Seen(), running.compiling)(x.detach())
+    assert len(turns) == 2 * pairs, "a turn was taken within what is timed"

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 SEEDS_PER_TASK, MORE_SEEDS = 30, 200
 """A run gives up after so many seed numbers for each task wanted, and so many more."""
+AHEAD = 64
+"""For each job so many seed numbers may be decided before one that takes long."""
 CORES_PER_JOB = 1.0
 DEVICE_BYTES = {"cuda": 16 << 30, "cpu": 8 << 30}
 """What a task's process may take of the GPU's or the machine's memory: the same on all machines, so that which tasks
@@ -197,7 +199,7 @@ def _in_order(
     waiting: list[Future[dict[str, Any]]] = []
     try:
         while following < last or waiting:
-            while following < last and len(waiting) < 4 * settings.jobs:
+            while following < last and len(waiting) < AHEAD * settings.jobs:
                 waiting.append(threads.submit(work, following))
                 following += step
             left = None if math.isinf(ends) else max(0.0, ends - time.monotonic())

@@ -66,8 +66,8 @@ def compiled(
 ) -> Any:
     """The model compiled by Inductor; what is seen on the way is noted when it is first called.
 
-    meanwhile: entered while the compiler works, for forward and backward alike. headers: whether to compile C++ headers
-    ahead, which pays where this process compiles other models too.
+    meanwhile: entered while the compiler works, for forward and backward alike, within itself too. headers: whether to
+    compile C++ headers ahead, which pays where this process compiles other models too.
     """
 
     def inner(*args: Any, **kwargs: Any) -> Any:
@@ -82,7 +82,7 @@ def compiled(
 
         seen.used += used_in(gm)
         own = {"post_grad_custom_post_pass": _Looks(seen), "cpp_cache_precompile_headers": headers}
-        with config.patch({**SETTINGS, **own}):
+        with meanwhile(), config.patch({**SETTINGS, **own}):
             return compile_fx(gm, example_inputs, inner_compile=inner)
 
     torch._dynamo.reset()

@@ -160,7 +160,6 @@ class Turns:
 
     def __init__(self, answers: int, lines: Any) -> None:
         self._answers, self._lines = answers, lines
-        self._kind: bytes | None = None
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
         """Within it nothing else runs on the device. Not within another turn."""
@@ -172,30 +171,9 @@ class Turns:
 
     @contextlib.contextmanager
     def _turn(self, kind: bytes) -> Iterator[None]:
-        self._take(kind)
-        try:
-            yield
-        finally:
-            self._give()
-
-    @contextlib.contextmanager
-    def released(self) -> Iterator[None]:
-        """Within it others have the device, as while a compiler works; then the turn goes on."""
-        kind = self._kind
-        if kind is None:
-            yield
-            return
-        self._give()
-        try:
-            yield
-        finally:
-            self._take(kind)
-
-    def _take(self, kind: bytes) -> None:
         write_all(self._answers, kind)
         self._lines.readline()
-        self._kind = kind
-
-    def _give(self) -> None:
-        self._kind = None
-        write_all(self._answers, DONE)
+        try:
+            yield
+        finally:
+            write_all(self._answers, DONE)

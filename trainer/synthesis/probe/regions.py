@@ -52,10 +52,8 @@ def regions(request: ProbeRequest, folder: Path, device: Device) -> dict[str, An
     try:
         limit_device(request)
         turns = DeviceTurns(device)
+        subject = built(request, folder, turns.shared)
         with turns.shared():
-            subject = built(
-                request.code, folder, request.target, request.training, request.memory_bytes
-            )
             inputs = subject.draw(0)
         stage = "capture"
         options = replace(options_from(None, None), search="cached", min_bytes=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cuda_agent_backend.bench.built_task import OTHER
 from cuda_agent_backend.tools.load_model import BadTarget, import_file
 from cuda_agent_backend.tools.model_oracle import tensors
+from trainer.synthesis.probe.request import ProbeRequest
 
 SEED = 2602
 COTANGENT_SEED = 17
@@ -116,10 +117,15 @@ def uninitialized_is_nan() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-def built(code: str, folder: Path, target: str, training: bool, memory_bytes: int) -> Subject:
-    """The task of a file's text. Raises `NoTask`, and whatever the code raises."""
+def built(
+    request: ProbeRequest,
+    folder: Path,
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Subject:
+    """The task of a request's code. turn: on the device, for what uses it: importing the code, and with it a library's
+    layers, does not. Raises `NoTask`, and whatever the code raises."""
     file = folder / "task.py"
-    file.write_text(code, encoding="utf-8")
+    file.write_text(request.code, encoding="utf-8")
     module = import_file(file)
     if isinstance(module, BadTarget):
         raise NoTask(module.reason)
@@ -129,11 +135,12 @@ def built(code: str, folder: Path, target: str, training: bool, memory_bytes: in
     torch.manual_seed(SEED)
     given = module.get_init_inputs()
     arguments = list(given) if isinstance(given, list | tuple) else [given]
-    with uninitialized_is_nan():
-        model = on_device(target, lambda: module.Model(*arguments))
-    if not isinstance(model, nn.Module):
-        raise NoTask("Model is no torch.nn.Module")
-    held = sum(t.numel() * t.itemsize for t in model.state_dict().values())
-    if held > memory_bytes:
-        raise NoTask(f"its weights have {held} bytes")
-    return Subject(module, target, training, model.eval().to(target))
+    with turn():
+        with uninitialized_is_nan():
+            model = on_device(request.target, lambda: module.Model(*arguments))
+        if not isinstance(model, nn.Module):
+            raise NoTask("Model is no torch.nn.Module")
+        held = sum(t.numel() * t.itemsize for t in model.state_dict().values())
+        if held > request.memory_bytes:
+            raise NoTask(f"its weights have {held} bytes")
+        return Subject(module, request.target, request.training, model.eval().to(request.target))

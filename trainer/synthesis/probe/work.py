@@ -8,7 +8,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -45,9 +45,6 @@ class Device(Protocol):
     def shared(self) -> AbstractContextManager[None]:
         """For other work on it."""
 
-    def released(self) -> AbstractContextManager[None]:
-        """Within a turn: others have it meanwhile."""
-
 
 @dataclass(frozen=True)
 class Look:
@@ -81,10 +78,8 @@ def probe(request: ProbeRequest, folder: Path, device: Device) -> dict[str, Any]
     spent = _cpu_seconds()
     try:
         limit_device(request)
+        subject = built(request, folder, partial(_shared, request, device))
         with _shared(request, device):
-            subject = built(
-                request.code, folder, request.target, request.training, request.memory_bytes
-            )
             inputs = subject.draw(0)
         facts |= _sizes(subject, inputs)
         if facts["bytes"] > request.memory_bytes:
@@ -283,14 +278,57 @@ def _other_weight(kept: Tensor, generator: torch.Generator) -> Tensor:
     return changed.abs() if bool((kept >= 0).all()) else changed
 
 
+class _WhileRunning:
+    """A turn on the device that is not held while a task is traced and compiled, which takes the processor for seconds:
+    it begins once that is done, and whoever asks for the device alone meanwhile gets it."""
+
+    def __init__(self, take: Callable[[], AbstractContextManager[None]]) -> None:
+        self._take, self._turn = take, ExitStack()
+        self._held = self._over = False
+        self._compiling = 0
+
+    def begin(self) -> None:
+        """Have the turn, unless it is held already."""
+        if not self._held:
+            self._turn.enter_context(self._take())
+            self._held = True
+
+    def end(self) -> None:
+        """Give it up for good."""
+        self._pause()
+        self._over = True
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Within it the turn is not held; it begins afterwards."""
+        if self._over:
+            yield
+            return
+        self._compiling += 1
+        self._pause()
+        try:
+            yield
+        finally:
+            self._compiling -= 1
+            if not self._compiling:
+                self.begin()
+
+    def _pause(self) -> None:
+        self._turn.close()
+        self._held = False
+
+
 def _compile(look: Look) -> None:
     """Compile it, compare, and note what the compiler sees."""
     seen = Seen()
-    subject = look.subject
-    call = compiled(subject.model, seen, look.device.released, headers=not look.request.alone)
-    with look.shared():
+    subject, running = look.subject, _WhileRunning(look.shared)
+    call = compiled(subject.model, seen, running.compiling, headers=not look.request.alone)
+    try:
         found = look.run(call)
+        running.begin()  # where nothing was compiled
         look.facts["error"] = apart(look.run(subject.model), found)
+    finally:
+        running.end()
     look.facts.update(
         used=dict(sorted(seen.used.items())),
         random=sorted(set(seen.random)),
@@ -312,7 +350,7 @@ def _times(look: Look) -> None:
         clock = clock_of(request.target, cold)
         for number in range(ROUNDS + 1):
             for name, call in calls.items():
-                seconds = clock.time(partial(look.run, call))[0]
+                seconds = clock.device_s(partial(look.run, call))
                 samples[name] += [seconds] * bool(number)
     look.facts.update((name, statistics.median(found)) for name, found in samples.items())
     if request.ceilings:
