@@ -8,6 +8,7 @@ side by side on a machine with many cores (``--jobs``). The file is written afte
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import math
@@ -165,18 +166,28 @@ def steps_of(folder: Path) -> dict[str, list[float]]:
 
 
 def facts_of(cell: Cell, inductor: Sequence[Facts], ours: Sequence[Facts]) -> Facts:
-    """The figures of a cell from what its processes said."""
+    """The figures of a cell from what its processes said.
+
+    A process that has nothing to search compiles anew after one that went on searching, since torch keeps nothing of a
+    graph whose search is not over; after any other it is warm.
+    """
     cold, *later = ours
     steps = cold["steps"]
     first = steps.get("first candidate", [None])[0]
     judged, accepted = steps.get("judgement", []), steps.get("acceptance", [])
     warm = inductor[-1]["first_call_s"]
     over = cold["first_call_s"] - inductor[0]["first_call_s"] - cell.budget_s
+    idle = [
+        (bool(before["left_over"]), one["first_call_s"] - warm)
+        for before, one in itertools.pairwise(ours)
+        if not waits(one)
+    ]
     return {
         "budget_s": cell.budget_s,
         "cold_over_budget_s": over,
         "cold_within": over <= max(5.0, 0.1 * cell.budget_s),
-        "warm_over_inductor_s": [one["first_call_s"] - warm for one in later if not waits(one)],
+        "warm_over_inductor_s": [seconds for anew, seconds in idle if not anew],
+        "anew_over_inductor_s": [seconds for anew, seconds in idle if anew],
         "going_on_over_budget_s": [
             one["first_call_s"] - warm - cell.budget_s for one in later if waits(one)
         ],
@@ -212,6 +223,9 @@ def summarise(samples: dict[str, Facts]) -> Facts:
         "warm_over_inductor_s": _spread(warm),
         "warm_within_1_s": sum(second <= 1.0 for second in warm),
         "warm_processes": len(warm),
+        "anew_over_inductor_s": _spread(
+            [second for one in every for second in one["anew_over_inductor_s"]]
+        ),
         "going_on_over_budget_s": _spread(
             [second for one in every for second in one["going_on_over_budget_s"]]
         ),
