@@ -97,15 +97,18 @@ def _only(names: Sequence[str], values: Values) -> Values:
 
 
 def _settled(found: Values, held: Yardsticks) -> Values:
-    """The result with eager's NaN for its infinities where float64 has a number: terms overflow there, for eager to
-    both signs and for another order of the same sum to one. The judge takes that for wrong; its own inputs are no such.
+    """The result as eager's where eager has lost a number that float64 has, and the result is no number either: terms
+    overflow there, in one order of a sum to both signs, which makes NaN, and in another to one. Where the number is
+    beyond the dtype, NaN for an infinity stays wrong. The judge takes all of that for wrong; its own inputs are no such.
     """
 
     def one(name: str, own: Tensor) -> Tensor:
         if not own.dtype.is_floating_point:
             return own
         eager, exact = held.eager.named[name], held.wide.named[name]
-        return torch.where(own.isinf() & eager.isnan() & exact.isfinite(), eager, own)
+        lost = ~eager.isfinite() & exact.to(own.dtype).isfinite()
+        overflowed = own.isinf() & eager.isnan() & exact.isfinite()
+        return torch.where(overflowed | (lost & ~own.isfinite()), eager, own)
 
     return replace(found, named={name: one(name, own) for name, own in found.named.items()})
 

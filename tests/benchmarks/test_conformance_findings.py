@@ -112,6 +112,18 @@ def test_an_infinity_for_eagers_nan_is_not_wrong_where_terms_of_edges_overflow()
         assert judge(values(found), yardsticks).verdict == verdict
 
 
+@pytest.mark.parametrize(("number", "verdict"), [(1e38, UNSETTLED), (1e39, WRONG)])
+def test_a_nan_for_eagers_infinity_is_not_wrong_where_both_lost_a_number(
+    number: float, verdict: str
+) -> None:
+    """As of the deviation of the largest numbers, whose variance no single precision number holds."""
+    lost, exact = X.clone(), X.double()
+    lost[3], exact[3] = torch.inf, number
+    found = X.index_fill(0, torch.tensor([3]), torch.nan)
+    yardsticks = Yardsticks(values(lost), values(exact), lambda: values(lost), None, beyond=True)
+    assert judge(values(found), yardsticks).verdict == verdict
+
+
 def test_what_is_said_against_a_result_tells_which_kinds_of_numbers_stand_for_which() -> None:
     eager, found = X.clone(), X.clone()
     eager[:5], eager[5:7] = torch.nan, torch.inf
