@@ -99,7 +99,7 @@ def _only(names: Sequence[str], values: Values) -> Values:
 def _settled(found: Values, held: Yardsticks) -> Values:
     """The result as eager's where eager has lost a number that float64 has, and the result is no number either: terms
     overflow there, in one order of a sum to both signs, which makes NaN, and in another to one. Where the number is
-    beyond the dtype, NaN for an infinity stays wrong. The judge takes all of that for wrong; its own inputs are no such.
+    beyond the dtype, NaN for an infinity stays wrong. The judge takes all that for wrong: its own inputs are no such.
     """
 
     def one(name: str, own: Tensor) -> Tensor:

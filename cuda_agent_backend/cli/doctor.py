@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -187,9 +187,14 @@ def examine(cache_dir: Path, native_dir: Path, *, build: bool = True) -> Facts:
 
 
 def _compiler(kind: Literal["c++", "cuda", "triton"]) -> Part:
-    from sandbox.compile.toolchain import Toolchain, find_cuda, find_cxx, find_triton
+    from sandbox.compile.toolchain import Missing, Toolchain, find_cuda, find_cxx, find_triton
 
-    found = {"c++": find_cxx, "cuda": find_cuda, "triton": find_triton}[kind]()
+    finders: dict[str, Callable[[], Toolchain | Missing]] = {
+        "c++": find_cxx,
+        "cuda": find_cuda,
+        "triton": find_triton,
+    }
+    found = finders[kind]()
     if isinstance(found, Toolchain):
         return Found(found.version)
     return Absent(found.reason, found.remedy)
