@@ -85,6 +85,25 @@ def test_a_run_that_goes_on_repeats_nothing_and_gives_the_same_set(
     assert card.startswith("---\nlicense: apache-2.0\n") and "stochastic" in card
 
 
+def test_the_card_of_a_folder_tells_of_each_set_in_it(tmp_path: Path, looked_at: list[int]) -> None:
+    pytest.importorskip("pyarrow")
+    yaml = pytest.importorskip("yaml")
+    made(tmp_path / "a", 4)
+    of_a_gpu = replace(settings(tmp_path / "a", 9), name="h9", first=1)
+    (tmp_path / "a" / "journal.jsonl").unlink()
+    run.run(of_a_gpu, RuleComposer(Wishes.of("cpu")), MACHINE, lambda tally: None)
+    (tmp_path / "a" / "foreign.parquet").write_bytes(b"no set of ours")
+    card = (tmp_path / "a" / "README.md").read_text()
+    header = yaml.safe_load(card.split("---\n")[1])
+    files = {c["config_name"]: c["data_files"][0]["path"] for c in header["configs"]}
+    assert files == {"h9": "ops-h9.parquet", "cpu": "ops-cpu.parquet"}
+    assert [c["config_name"] for c in header["configs"] if c.get("default")] == ["h9"]
+    counts = {c["config_name"]: c["splits"][0]["num_examples"] for c in header["dataset_info"]}
+    assert counts == {"h9": 9, "cpu": 4}
+    assert card.count("### Candidates dropped") == 2 and "| stochastic |" in card
+    assert "13 tasks" in card
+
+
 def test_the_pieces_of_a_set_make_the_set_that_one_run_makes(
     tmp_path: Path, looked_at: list[int]
 ) -> None:

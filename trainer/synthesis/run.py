@@ -223,10 +223,8 @@ def write_set(settings: Settings, tally: Tally, machine: Machine) -> None:
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any], file: Path) -> None:
-    """The file, its card, its plots and the report beside it."""
+    """The file and its report, and the card of all sets in its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write(rows, file)
-    plots = card.plot(rows, file.parent)
-    text = card.card(rows, report["dropped"], file.name, plots)
-    (file.parent / "README.md").write_text(text, encoding="utf-8")
+    parquet.write(rows, file, report["dropped"])
+    card.write(file.parent)
     write_json(file.parent / "report.json", report)

@@ -1,12 +1,16 @@
-"""The Parquet file: native types, a page index, row groups small enough for viewers."""
+"""The Parquet file: native types, a page index, row groups small enough for viewers. Its metadata says which candidates
+were dropped, and so that it is a set of ours."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROW_GROUP = 500
+DROPPED = b"cuda_agent.dropped"
+"""The key of the metadata: candidates that are not in the set, by filter, as JSON."""
 
 
 def schema() -> Any:
@@ -47,12 +51,13 @@ def schema() -> Any:
     )
 
 
-def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write the rows, whole or not at all. May raise OSError."""
+def write(rows: Sequence[Mapping[str, Any]], path: Path, dropped: Mapping[str, int]) -> None:
+    """Write the rows, whole or not at all. dropped: candidates, by filter. May raise OSError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist(list(rows), schema=schema())
+    described = schema().with_metadata({DROPPED: json.dumps(dict(dropped)).encode()})
+    table = pa.Table.from_pylist(list(rows), schema=described)
     new = path.with_suffix(".new")
     pq.write_table(
         table,
@@ -70,3 +75,16 @@ def read(path: Path) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return found
+
+
+def dropped(path: Path) -> dict[str, int] | None:
+    """Candidates that were dropped for a set, by filter; None where the file is no set of ours. Raises OSError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        found = json.loads(metadata[DROPPED])
+    except (KeyError, ValueError, pa.ArrowException):
+        return None
+    return found if isinstance(found, dict) else None
