@@ -116,9 +116,8 @@ def run(results: Results, seeds: list[int], jobs: int, limit_s: float) -> dict[s
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as name:
         place = Path(name)
         os.environ.setdefault("HOME", name)
-        first = Ground(place / "0", place / "shared")
-        first.prepare()
-        grounds = [first, *(Ground(place / str(n), place / "shared") for n in range(1, jobs))]
+        grounds = [Ground(place / str(n), place / "shared") for n in range(jobs)]
+        grounds[0].prepare()  # what all rounds begin with, while the others import torch
         threads = [threading.Thread(target=rounds.work, args=(ground,)) for ground in grounds]
         for thread in threads:
             thread.start()

@@ -117,6 +117,24 @@ def overhead(found: Sequence[Json]) -> str:
     return f"{first} ({worst}); {s['call_overhead_us']:.1f} us for one spliced call"
 
 
+def first_calls(found: Sequence[Json]) -> str:
+    """Of first calls against Inductor's and the budget."""
+    s = found[0]["summary"]
+    cold = f"{s['cold_within']} of {s['cells']} cold ones within their budget and 5 s or 10 %"
+    warm = s["warm_over_inductor_s"]
+    candidate = s["first_candidate_s"]
+    return (
+        f"{cold}; warm {warm['median']:.1f} s over Inductor's (worst {warm['worst']:.1f});"
+        f" first candidate after {candidate['median']:.0f} s"
+    )
+
+
+def chaos(found: Sequence[Json]) -> str:
+    """Of rounds in which processes are killed and disks are full."""
+    s = found[0]["summary"]
+    return f"{s['rounds']} rounds, {s['rounds_with_problems']} with a problem"
+
+
 def matrix(found: Sequence[Json]) -> str:
     """Of the correctness matrix."""
     return (
@@ -211,6 +229,8 @@ ROWS = (
     Row("cpu", "float32", "region families, 2 to 24 MB", ("cpu-regions",), cases),
     Row("cpu", "float32", "eight whole models", ("cpu-models",), models),
     Row("cpu", "float32", "overhead, eight models", ("overhead",), overhead),
+    Row("cpu", "float32", "first calls, 24 cells", ("first-call",), first_calls),
+    Row("cpu", "any", "chaos", ("chaos",), chaos, waits=True),
     Row("cpu", "any", "exploits and wrong kernels", ("exploits-cpu",), exploits),
     Row("cpu", "float32", "judge under load", ("sandbox-service",), service),
     Row("cpu", "float32", "Inductor against itself", ("sandbox-service-aa",), same_code),
