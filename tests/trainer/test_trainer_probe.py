@@ -258,6 +258,40 @@ def test_rounding_does_not_hide_that_a_weight_is_cancelled(
     assert found["by_weight"]["layer.bias"] < INDEPENDENT < found["by_weight"]["layer.weight"]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("training", [False, True])
+def test_a_task_is_compiled_and_timed_on_a_device(tmp_path: Path, training: bool) -> None:
+    code = (
+        TASK.format(line="pass")
+        .replace("(64, 16)", "(1 << 16, 16)")
+        .replace(", torch.randn(4)]", "]")
+    )
+    code = code.replace("self, x, y", "self, x")
+    ceilings = {"bytes_per_s": 3e12, "read_bytes_per_s": 3e12, "flops_per_s": 5e13, "call_s": 2e-6}
+    request = ProbeRequest(
+        code.replace("self.idle = torch.nn.Parameter(torch.ones(3))", ""),
+        "cuda",
+        training,
+        0.0,
+        100.0,
+        1 << 30,
+        4 << 30,
+        300.0,
+        ("nn.Linear", "torch.relu"),
+        ceilings={**ceilings, "cache_bytes": 5e7},
+        alone=False,
+    )
+    prober = Prober(tmp_path / "lock")
+    try:
+        found = prober.probe(request)
+    finally:
+        prober.stop()
+    assert "failed" not in found, found
+    assert found["error"] < 1e-3 and found["regions"]
+    assert 0 < found["floor_s"] < found["eager_s"] and found["inductor_s"] > 0
+    assert set(found["cpu_s"]) == {"build", "eager", "values", "compile", "times"}
+
+
 def test_the_device_is_left_to_others_while_a_task_is_compiled() -> None:
     import torch
 
