@@ -8,7 +8,6 @@ side by side on a machine with many cores (``--jobs``). The file is written afte
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import logging
 import math
@@ -168,8 +167,8 @@ def steps_of(folder: Path) -> dict[str, list[float]]:
 def facts_of(cell: Cell, inductor: Sequence[Facts], ours: Sequence[Facts]) -> Facts:
     """The figures of a cell from what its processes said.
 
-    A process that has nothing to search compiles anew after one that went on searching, since torch keeps nothing of a
-    graph whose search is not over; after any other it is warm.
+    A process that has nothing to search compiles anew where torch kept nothing of a graph, as of one whose search was
+    not over: the pass then tells of it. Otherwise it is warm.
     """
     cold, *later = ours
     steps = cold["steps"]
@@ -177,11 +176,7 @@ def facts_of(cell: Cell, inductor: Sequence[Facts], ours: Sequence[Facts]) -> Fa
     judged, accepted = steps.get("judgement", []), steps.get("acceptance", [])
     warm = inductor[-1]["first_call_s"]
     over = cold["first_call_s"] - inductor[0]["first_call_s"] - cell.budget_s
-    idle = [
-        (bool(before["left_over"]), one["first_call_s"] - warm)
-        for before, one in itertools.pairwise(ours)
-        if not waits(one)
-    ]
+    idle = [(bool(one["graphs"]), one["first_call_s"] - warm) for one in later if not waits(one)]
     return {
         "budget_s": cell.budget_s,
         "cold_over_budget_s": over,

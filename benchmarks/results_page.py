@@ -121,12 +121,12 @@ def first_calls(found: Sequence[Json]) -> str:
     """Of first calls against Inductor's and the budget."""
     s = found[0]["summary"]
     cold = f"{s['cold_within']} of {s['cells']} cold ones within their budget and 5 s or 10 %"
-    warm = s["warm_over_inductor_s"]
-    candidate = s["first_candidate_s"]
-    return (
-        f"{cold}; warm {warm['median']:.1f} s over Inductor's (worst {warm['worst']:.1f});"
-        f" first candidate after {candidate['median']:.0f} s"
+    warm, anew = (
+        f"{s[kind]['median']:.1f} s over Inductor's (worst {s[kind]['worst']:.1f})"
+        for kind in ("warm_over_inductor_s", "anew_over_inductor_s")
     )
+    candidate = f"first candidate after {s['first_candidate_s']['median']:.0f} s"
+    return f"{cold}; warm {warm}; compiled once more {anew}; {candidate}"
 
 
 def chaos(found: Sequence[Json]) -> str:

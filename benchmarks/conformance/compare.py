@@ -106,9 +106,9 @@ def _settled(found: Values, held: Yardsticks) -> Values:
         if not own.dtype.is_floating_point:
             return own
         eager, exact = held.eager.named[name], held.wide.named[name]
-        lost = ~eager.isfinite() & exact.to(own.dtype).isfinite()
         overflowed = own.isinf() & eager.isnan() & exact.isfinite()
-        return torch.where(overflowed | (lost & ~own.isfinite()), eager, own)
+        reverse = own.isnan() & eager.isinf() & exact.to(own.dtype).isfinite()
+        return torch.where(overflowed | reverse, eager, own)
 
     return replace(found, named={name: one(name, own) for name, own in found.named.items()})
 

@@ -93,6 +93,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         try:
             parts = self._own_parts()
         except OSError as error:  # the model is compiled all the same, and anew next time
+            self._named = ""
             log.once("hook", f"torch keeps nothing of a compilation: {error}")
             return None
         for other in self.before:

@@ -66,7 +66,7 @@ class GpuClock:
 
     def device_s(self, call: Call) -> float:
         """See `Clock`. A late call, which gaps of the host are part of, is made again."""
-        _, seconds, late = self._clock.by_device(lambda _: call(), [])
+        seconds, late = self._clock.by_device(lambda _: call(), [])[1:]
         return self._clock.by_device(lambda _: call(), [])[1] if late else seconds
 
 

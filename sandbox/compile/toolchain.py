@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +23,8 @@ NVRTC_PATTERNS = (
 )
 TRITON_ASSEMBLER = "backends/nvidia/bin/ptxas"
 INCLUDE_FOLDERS = ("include", "cuda_runtime/include")
-VERSION_S = 30.0
+VERSION_S, AGAIN_S = 30.0, 60.0
+"""A compiler that does not tell its version in so many seconds is asked again after so many."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,17 @@ class _SaysNothing(Exception):
     """A compiler did not tell its version."""
 
 
+_failed_at: dict[str, float] = {}
+"""When a compiler last did not tell its version, by `time.monotonic`."""
+
+
 def _version(path: str) -> str | None:
+    if time.monotonic() < _failed_at.get(path, -AGAIN_S) + AGAIN_S:
+        return None
     try:
         return _told_version(path)
     except (_SaysNothing, OSError, subprocess.SubprocessError):
+        _failed_at[path] = time.monotonic()
         return None
 
 

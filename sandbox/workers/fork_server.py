@@ -67,7 +67,7 @@ def main() -> None:
         if len(fds) != len(DESCRIPTORS):
             return
         folder, cache, policy = content.decode().split("\n", 2)
-        if cache:
+        if cache and not vector_checks.known():
             with ends_with(requests):
                 check_instructions(cache)
         if os.fork() == 0:

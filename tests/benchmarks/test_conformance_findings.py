@@ -122,6 +122,8 @@ def test_a_nan_for_eagers_infinity_is_not_wrong_where_both_lost_a_number(
     found = X.index_fill(0, torch.tensor([3]), torch.nan)
     yardsticks = Yardsticks(values(lost), values(exact), lambda: values(lost), None, beyond=True)
     assert judge(values(found), yardsticks).verdict == verdict
+    opposite = X.index_fill(0, torch.tensor([3]), -torch.inf)
+    assert judge(values(opposite), yardsticks).verdict == WRONG
 
 
 def test_what_is_said_against_a_result_tells_which_kinds_of_numbers_stand_for_which() -> None:

@@ -36,7 +36,8 @@ def test_each_cell_has_two_cores_of_its_own_and_threads_of_one_core_only_in_need
 
 
 def process(seconds: float, **more: Any) -> dict[str, Any]:
-    return {"first_call_s": seconds, "searches": 0, "measurements": 0, "left_over": [], **more}
+    nothing = {"searches": 0, "measurements": 0, "left_over": [], "graphs": []}
+    return {"first_call_s": seconds, **nothing, **more}
 
 
 def test_a_first_call_is_compared_with_inductors_of_the_same_kind() -> None:
@@ -49,13 +50,16 @@ def test_a_first_call_is_compared_with_inductors_of_the_same_kind() -> None:
     assert found["going_on_over_budget_s"] == pytest.approx([-29.0])
     assert (found["first_candidate_s"], found["verify_and_accept_s"]) == (7.0, 11.0)
     assert found["searched_again"] == [False, False] and found["went_on"] == [[], [line]]
-    slow = [process(52.5, steps={}), process(4.0, searches=1), process(4.0)]
+    anew = process(7.0, graphs=["forward graph a: 3 miss, in 5 ms"])
+    slow = [process(52.5, steps={}), process(4.0, searches=1), anew]
     other = facts_of(Cell("vision", 30.0), [process(12.0), process(4.0)], slow)
     assert not other["cold_within"] and other["searched_again"] == [True, False]
     summary = summarise({"block 30 s": found, "vision 30 s": other})
     assert summary["cold_beyond"] == ["vision 30 s"] and summary["searched_again"] == 1
     assert summary["cold_over_budget_s"]["30"]["worst"] == pytest.approx(10.5)
     assert summary["first_candidate_s"] == {"median": 7.0, "worst": 7.0, "of": 1}
+    assert (other["warm_over_inductor_s"], other["anew_over_inductor_s"]) == ([], [3.0])
+    assert summary["warm_processes"] == summary["anew_over_inductor_s"]["of"] == 1
     assert summary["went_on"] == 1 and summary["cold_over_budget_s"]["10"] is None
 
 

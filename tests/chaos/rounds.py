@@ -123,7 +123,8 @@ def run_plan(ground: Ground, plan: Plan) -> dict[str, Any]:
         "seconds": round(time.monotonic() - started, 2),
     }
     if seen.problems:
-        row["log"] = (place / LOG).read_text(errors="replace")[-4000:]
+        told = any("not done" in problem for problem in seen.problems)
+        row["log"] = (place / LOG).read_text(errors="replace")[-60_000 if told else -4000 :]
     else:
         shutil.rmtree(place, ignore_errors=True)
     return row
@@ -211,9 +212,10 @@ def _ended(
         code = user.wait(patience_s)
     except subprocess.TimeoutExpired:
         seen.problems.append(f"{who} was not done after {patience_s:g} s")
-        for path in (place / "pids").iterdir():
-            with suppress(ProcessLookupError):
-                os.kill(int(path.name.rpartition("-")[2]), TELLS)
+        for kind in ("user", "search", "acceptance"):
+            for pid in _registered(place, kind):
+                with suppress(OSError):
+                    os.kill(pid, TELLS)
         time.sleep(TELLING_S)
         with suppress(ProcessLookupError):
             os.killpg(user.pid, signal.SIGKILL)
@@ -316,8 +318,7 @@ def _small_files(pid: int, seconds: float) -> None:
 def _pids(place: Path, kind: str) -> list[int]:
     """The living processes of a kind in a round."""
     if kind in ("user", "search", "acceptance"):
-        found = [int(path.name.rpartition("-")[2]) for path in (place / "pids").glob(f"{kind}-*")]
-        there = [pid for pid in found if _state(pid) is not None]
+        there = _registered(place, kind)
         return there if there or kind == "user" else _started(place, kind)
     below = list(_below(_pids(place, "search")))
     if kind == "compiler":
@@ -330,6 +331,12 @@ def _pids(place: Path, kind: str) -> list[int]:
     if kind == "fork server":
         return servers
     return [pid for pid, _ in _below(servers)]
+
+
+def _registered(place: Path, kind: str) -> list[int]:
+    """The living processes of a kind that were forked for a round."""
+    found = [int(path.name.rpartition("-")[2]) for path in (place / "pids").glob(f"{kind}-*")]
+    return [pid for pid in found if _state(pid) is not None]
 
 
 def _started(place: Path, kind: str) -> list[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from launch_kit import ARCH, CUDA_ADD, cpu, cuda, cuda_plan, needs_cuda_compiler
 
+from sandbox.compile import toolchain
 from sandbox.compile.candidate import (
     Compiled,
     CompileFailed,
@@ -90,6 +91,8 @@ def test_a_compiler_that_fails_once_is_asked_again(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert isinstance(find_cxx(), Missing)
     compiler.write_text("#!/bin/sh\necho 'g++ 12.2'\n")
+    assert isinstance(find_cxx(), Missing), "it is not asked each time"
+    toolchain._failed_at[str(compiler)] -= toolchain.AGAIN_S
     found = find_cxx()
     assert isinstance(found, Toolchain) and found.version == "g++ 12.2"
 

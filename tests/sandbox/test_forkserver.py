@@ -106,8 +106,8 @@ def test_what_a_server_runs_ends_with_its_owner() -> None:
     assert server.stdout is not None
     program = int(server.stdout.readline())
     ours.close()
-    assert server.wait() == -signal.SIGKILL
-    assert gone(program)
+    assert server.wait(timeout=60) == -signal.SIGKILL
+    assert gone([program])
     server.stdout.close()
 
 

@@ -15,6 +15,7 @@ from trainer.synthesis.check_set import RowsComposer, ops_of, rows_of
 from trainer.synthesis.compose.rules import RuleComposer
 from trainer.synthesis.compose.task import Composed, NotComposed, Wishes
 from trainer.synthesis.machine import Machine, NoDevice
+from trainer.synthesis.probe.request import CROWDED
 
 NAMES = {"device": "cpu", "device_name": "NVIDIA H100 80GB HBM3", "torch": "2", "transformers": ""}
 MACHINE = Machine(NAMES, {"float32": {}}, 1 << 35, 4)
@@ -84,6 +85,19 @@ def test_a_task_that_our_own_code_fails_on_costs_that_task_only(
     composer = RowsComposer([{}] * 4)
     found = run.run(settings, composer, MACHINE, lambda tally: None, last=4)
     assert isinstance(found, run.Tally) and found.dropped == {"error of ours": 4}
+
+
+def test_a_task_that_others_left_no_memory_for_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {"failed": "OutOfMemoryError: CUDA out of memory", "stage": CROWDED}
+    monkeypatch.setattr(run.Prober, "probe", lambda self, request: dict(facts))
+    settings = run.Settings(tmp_path, 1, 0, 1, 60.0, Wishes.of("cpu"))
+    told = run.run(settings, RuleComposer(Wishes.of("cpu")), MACHINE, lambda tally: None, last=4)
+    assert isinstance(told, run.Tally)
+    assert told.dropped["no room beside others"] >= 3
+    kept = (tmp_path / "journal.jsonl").read_text()
+    assert "no room" not in kept and "identity" in kept
 
 
 def test_a_task_that_takes_long_holds_no_others_up(tmp_path: Path) -> None:

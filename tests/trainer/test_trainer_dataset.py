@@ -91,8 +91,8 @@ def test_the_card_of_a_folder_tells_of_each_set_in_it(tmp_path: Path, looked_at:
     made(tmp_path / "a", 4)
     of_a_gpu = replace(settings(tmp_path / "a", 9), name="h9", first=1)
     (tmp_path / "a" / "journal.jsonl").unlink()
-    run.run(of_a_gpu, RuleComposer(Wishes.of("cpu")), MACHINE, lambda tally: None)
     (tmp_path / "a" / "foreign.parquet").write_bytes(b"no set of ours")
+    run.run(of_a_gpu, RuleComposer(Wishes.of("cpu")), MACHINE, lambda tally: None)
     card = (tmp_path / "a" / "README.md").read_text()
     header = yaml.safe_load(card.split("---\n")[1])
     files = {c["config_name"]: c["data_files"][0]["path"] for c in header["configs"]}

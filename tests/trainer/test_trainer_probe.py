@@ -295,7 +295,7 @@ def test_a_task_is_compiled_and_timed_on_a_device(tmp_path: Path, training: bool
 def test_the_device_is_left_to_others_while_a_task_is_compiled() -> None:
     import torch
 
-    from trainer.synthesis.probe.graphs import Seen, compiled
+    from trainer.synthesis.probe.graphs import MeanwhileAndAlone, Seen, compiled
     from trainer.synthesis.probe.work import _WhileRunning
 
     held: list[bool] = []
@@ -315,8 +315,9 @@ def test_the_device_is_left_to_others_while_a_task_is_compiled() -> None:
                 yield
 
     running = Watched(turn)
+    turns_of = MeanwhileAndAlone(running.compiling)
     x = torch.ones(8, requires_grad=True)
-    result = compiled(lambda x: (x * 2).exp().sum(), Seen(), running.compiling)(x)
+    result = compiled(lambda x: (x * 2).exp().sum(), Seen(), turns_of)(x)
     assert turns == ["begin"]
     result.backward()  # which compiles once more
     running.begin()
@@ -324,5 +325,5 @@ def test_the_device_is_left_to_others_while_a_task_is_compiled() -> None:
     running.end()
     pairs = len(turns) // 2
     assert turns == ["begin", "end"] * pairs
-    compiled(lambda x: x.cos(), Seen(), running.compiling)(x.detach())
+    compiled(lambda x: x.cos(), Seen(), turns_of)(x.detach())
     assert len(turns) == 2 * pairs, "a turn was taken within what is timed"

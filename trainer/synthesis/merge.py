@@ -17,7 +17,7 @@ from trainer.synthesis.filters.similarity import Program
 from trainer.synthesis.run import write_rows
 from trainer.synthesis.tally import Tally
 
-ALIKE = ("seed", "composer", "device", "torch", "transformers", "window")
+ALIKE = ("seed", "composer", "device", "torch", "transformers", "window", "sizes")
 """What pieces of one set have in common. The card may be another one: each row names its own."""
 NAMES = ("device", "device_name", "torch", "transformers")
 

@@ -11,11 +11,13 @@ from trainer.synthesis.compose.sized import aim_of, next_rung
 from trainer.synthesis.compose.task import Composed, Composer, NotComposed, Wishes, window_of
 from trainer.synthesis.filters.decide import Claim, why_dropped
 from trainer.synthesis.machine import Machine
-from trainer.synthesis.probe.request import ProbeRequest
+from trainer.synthesis.probe.request import CROWDED, ProbeRequest
 
 SCALINGS = 4
 """How often a task's size is changed at most."""
 PASSED, DROPPED = "passed", "dropped"
+NO_ROOM = "no room beside others"
+"""The filter of a task that found no memory since others had it: no verdict on the task."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,13 @@ def decided(
         tried.add(rung)
         if facts.get("in_window", True) or not composer.scales or len(tried) > SCALINGS:
             break
-        rung = next_rung(rung, facts["quick_s"], aim_of(seed, window))
+        rung = next_rung(rung, facts["quick_s"], aim_of(seed, window, wishes.short))
         if rung in tried:
             break
-    found = why_dropped(Claim(task.ops, task.dtype, task.exempt), facts)
     cost = {"cpu_s": {name: round(seconds, 3) for name, seconds in spent.items()}}
+    if facts.get("stage") == CROWDED:
+        return {**dropped(seed, NO_ROOM, facts["failed"], task), **cost}
+    found = why_dropped(Claim(task.ops, task.dtype, task.exempt), facts)
     if found is not None:
         return {**dropped(seed, found.filter, found.reason, task), **cost}
     kept = {**asdict(task), "id": task.id}

@@ -16,12 +16,13 @@ from queue import SimpleQueue
 from typing import Any
 
 from cuda_agent_backend.json_values import plain, write_json
+from trainer.synthesis.compose import sized
 from trainer.synthesis.compose.task import Composer, Wishes
 from trainer.synthesis.dataset import card, journal, parquet
 from trainer.synthesis.dataset.rows import row_of
 from trainer.synthesis.filters.similarity import Program
 from trainer.synthesis.machine import Machine
-from trainer.synthesis.one_task import Limits, decided, dropped
+from trainer.synthesis.one_task import NO_ROOM, Limits, decided, dropped
 from trainer.synthesis.probe.client import Prober, lock_of
 from trainer.synthesis.tally import Tally
 
@@ -33,11 +34,11 @@ AHEAD = 64
 """For each job so many seed numbers may be decided before one that takes long."""
 CORES_PER_JOB = 1.0
 DEVICE_BYTES = {"cuda": 16 << 30, "cpu": 8 << 30}
-"""What a task's process may take of the GPU's or the machine's memory: the same on all machines, so that which tasks
-run does not depend on how many run side by side."""
-BYTES_PER_JOB = {"cuda": 6 << 30, "cpu": 8 << 30}
+"""What a task's process may take of the GPU's or the machine's memory: the same on all machines."""
+BYTES_PER_JOB = {"cuda": 8 << 30, "cpu": 8 << 30}
 """About what a task's process takes at a time: what is reckoned for the middle one of cuda's tasks is 5 GiB, and few
-are at their largest together. One that finds no memory is tried again."""
+are at their largest together. One that finds no memory because of others is asked again, at the latest in the next run.
+"""
 SPARE = 1.08
 """A piece makes so many times its share of the tasks: some are like those of other pieces."""
 
@@ -155,8 +156,9 @@ class Work:
         finally:
             probers.put(prober)
         with self._writing:
-            # What fails after the end fails because its process was ended, and is asked again next time.
-            if not self.stopped.is_set():
+            # What fails after the end fails because its process was ended, and is asked again next time; so is what
+            # others left no memory for.
+            if not self.stopped.is_set() and found.get("filter") != NO_ROOM:
                 self.kept.add(plain(found))
         return found
 
@@ -169,6 +171,7 @@ def identity(settings: Settings, composer: Composer, machine: Machine) -> dict[s
         **machine.names,
         "window": [settings.wishes.least_s, settings.wishes.most_s],
         "part": list(settings.part),
+        "sizes": sized.RULE if settings.wishes.device == "cuda" else 0,
     }
 
 

@@ -9,6 +9,8 @@ from trainer.synthesis.compose.expected import Expected, expected
 from trainer.synthesis.compose.rules import RuleComposer
 from trainer.synthesis.compose.task import Composed, NotComposed, Wishes, window_of
 
+RULE = 1
+"""The number of the rules by which sizes follow from seed numbers on cuda; another number makes other tasks."""
 TRIES = 5
 MOST_RUNGS = 12
 ROOM = 2.5

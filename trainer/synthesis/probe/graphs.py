@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,22 +58,66 @@ class _Looks(custom_graph_pass.CustomGraphPass):
             self.seen.left += [region.reason] if region.reason else []
 
 
+@dataclass(frozen=True)
+class MeanwhileAndAlone:
+    """Turns on the device of a compilation. meanwhile: entered while the compiler works, for forward and backward
+    alike, within itself too. alone: entered where it times kernels on a GPU, as to choose whether a product is padded.
+    """
+
+    meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """The compiler works."""
+        from torch._inductor.runtime.benchmarking import benchmarker
+
+        time_kernel = benchmarker.benchmark_gpu
+        timed = time_kernel if hasattr(time_kernel, "turn") else _InTurn(time_kernel, self.alone)
+        with self.meanwhile():
+            benchmarker.benchmark_gpu = timed  # type: ignore[method-assign]
+            try:
+                yield
+            finally:
+                benchmarker.benchmark_gpu = time_kernel  # type: ignore[method-assign]
+
+
+class _InTurn:
+    """Inductor's way to time a kernel, with the device alone. turn: for that."""
+
+    def __init__(
+        self, time_kernel: Callable[..., Any], turn: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self.turn, self._time_kernel = turn, time_kernel
+        self._timing = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._timing:  # one way to time calls another
+            return self._time_kernel(*args, **kwargs)
+        with self.turn():
+            self._timing = True
+            try:
+                return self._time_kernel(*args, **kwargs)
+            finally:
+                self._timing = False
+
+
 def compiled(
     model: Any,
     seen: Seen,
-    meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
+    turns: MeanwhileAndAlone | None = None,
     headers: bool = False,
 ) -> Any:
     """The model compiled by Inductor; what is seen on the way is noted when it is first called.
 
-    meanwhile: entered while the compiler works, for forward and backward alike, within itself too. headers: whether to
-    compile C++ headers ahead, which pays where this process compiles other models too.
+    headers: whether to compile C++ headers ahead, which pays where this process compiles other models too.
     """
+    compiling = (turns or MeanwhileAndAlone()).compiling
 
     def inner(*args: Any, **kwargs: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx_inner
 
-        with meanwhile():
+        with compiling():
             return compile_fx_inner(*args, **kwargs)
 
     def backend(gm: GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
@@ -82,7 +126,7 @@ def compiled(
 
         seen.used += used_in(gm)
         own = {"post_grad_custom_post_pass": _Looks(seen), "cpp_cache_precompile_headers": headers}
-        with meanwhile(), config.patch({**SETTINGS, **own}):
+        with compiling(), config.patch({**SETTINGS, **own}):
             return compile_fx(gm, example_inputs, inner_compile=inner)
 
     torch._dynamo.reset()

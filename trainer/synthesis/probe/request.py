@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+CROWDED = "crowded"
+"""In the facts of a probe the stage of a task that found no memory on a GPU because others fill it."""
+
 
 @dataclass(frozen=True)
 class ProbeRequest:

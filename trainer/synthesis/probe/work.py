@@ -22,15 +22,14 @@ from cuda_agent_backend.bench.floor import weights as read_whole
 from cuda_agent_backend.runtime.clocks import clock_of
 from sandbox.timing.roofline import operations_of
 from trainer.synthesis.filters.decide import Claim, why_dropped
-from trainer.synthesis.probe.graphs import Seen, compiled
-from trainer.synthesis.probe.request import ProbeRequest
+from trainer.synthesis.probe.graphs import MeanwhileAndAlone, Seen, compiled
+from trainer.synthesis.probe.request import CROWDED, ProbeRequest
 from trainer.synthesis.probe.subject import SEED, NoTask, Subject, built, forget
 from trainer.synthesis.probe.values import apart, described
 
 QUICK_CALLS, ROUNDS = 3, 5
-FAR_BEYOND = 5.0
-"""A first call that takes so many times the longest one wanted is not made again: it loads what later ones have, but
-not for so long."""
+FAR_BEYOND = 0.5
+"""Seconds, or the longest time wanted where that is more: a call that takes longer is made once only."""
 HALF = (torch.float16, torch.bfloat16)
 SMALL_CHANGE = 0.1
 """A weight that is all zeros is moved by normal numbers of this size."""
@@ -60,6 +59,10 @@ class Look:
     def run(self, call: Callable[..., Any]) -> list[Tensor]:
         """Results of the task's inputs; call: its model, or what was compiled of it."""
         return self.subject.run(call, self.inputs)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """To time something; on cpu what a compiler times takes no turn."""
+        return self.device.alone() if self.request.target == "cuda" else nullcontext()
 
     def shared(self) -> AbstractContextManager[None]:
         """For work on the device that times nothing. Short turns: who wants the device alone waits for all that share
@@ -93,8 +96,18 @@ def probe(request: ProbeRequest, folder: Path, device: Device) -> dict[str, Any]
                 break
     except Exception as error:
         facts |= {"failed": _said(error), "stage": stage}
+        if _is_crowded(error, request):
+            facts["stage"] = CROWDED
     facts["cpu_s"][stage] = _cpu_seconds() - spent
     return facts
+
+
+def _is_crowded(error: Exception, request: ProbeRequest) -> bool:
+    """Whether it found no memory because others have it, and not because it needs more than it may take."""
+    if not isinstance(error, torch.cuda.OutOfMemoryError):
+        return False
+    free = torch.cuda.mem_get_info()[0]
+    return free + torch.cuda.memory_reserved() < request.device_bytes
 
 
 def _said(error: Exception) -> str:
@@ -161,7 +174,7 @@ def _eager(look: Look) -> None:
     with look.shared():
         look.facts["outputs"] = described(look.run(model))
     with look.device.alone():
-        seconds = _quick(lambda: look.run(model), request.target, FAR_BEYOND * request.most_s)
+        seconds = _quick(lambda: look.run(model), request.target, max(FAR_BEYOND, request.most_s))
     look.facts["quick_s"] = seconds
     look.facts["in_window"] = request.least_s <= seconds <= request.most_s
 
@@ -322,8 +335,11 @@ def _compile(look: Look) -> None:
     """Compile it, compare, and note what the compiler sees."""
     seen = Seen()
     subject, running = look.subject, _WhileRunning(look.shared)
-    call = compiled(subject.model, seen, running.compiling, headers=not look.request.alone)
+    turns = MeanwhileAndAlone(running.compiling, look.alone)
+    call = compiled(subject.model, seen, turns, headers=not look.request.alone)
     try:
+        if any(op.startswith("transformers.") for op in look.request.ops):
+            running.begin()  # a layer may have parts that run before the first one is compiled
         found = look.run(call)
         running.begin()  # where nothing was compiled
         look.facts["error"] = apart(look.run(subject.model), found)
