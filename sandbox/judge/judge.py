@@ -262,15 +262,25 @@ class Judge:
         task: Task,
         candidates: Sequence[Candidate],
         effort: SurveyEffort | None = None,
+        built: Sequence[Compiled | Failure] | None = None,
     ) -> Surveyed | Failure:
-        """Check and time many candidates together, by the rules of `profile` (see `survey`)."""
+        """Check and time many candidates together, by the rules of `profile` (see `survey`).
+
+        built: what `compile` gave for each, where it was called before.
+        """
         session = self.sessions.open(task)
         if not isinstance(session, Session):
             return session
-        built = [(made, self.builds.compile(made)) for made in candidates]
-        survey = Survey(self.measurements, session, built, effort or SurveyEffort())
+        known = built or [self.builds.compile(made) for made in candidates]
+        pairs = list(zip(candidates, map(self._still_there, candidates, known), strict=True))
+        survey = Survey(self.measurements, session, pairs, effort or SurveyEffort())
         most = max((made.plan.temporary_specs for made in candidates), key=bytes_of, default=())
         return self._with_memory(session, "profile", survey.run, most)
+
+    def _still_there(self, candidate: Candidate, built: Compiled | Failure) -> Compiled | Failure:
+        """A binary whose file is there: two tasks of one source share it, and one may have removed it."""
+        gone = isinstance(built, Compiled) and not built.path.exists()
+        return self.builds.compile(candidate) if gone else built
 
     def judge(
         self,

@@ -14,7 +14,7 @@ import random
 import secrets
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sandbox.compile.candidate import Compiled
@@ -28,15 +28,20 @@ from sandbox.judge.session import Session
 from sandbox.plan.candidate import Candidate
 from sandbox.verdict import Baselines, Correct, Outcome
 
+FIRST = 2
+"""Rounds after which candidates that are hopeless are left as they are."""
+TURN_S = 1.0
+"""Of a turn on the device in which candidates are checked: who wants to time something waits for its end."""
 PER_BASELINE = 16
 """Candidates of a round for each run of the baseline in it; the round's figure is the median of those runs."""
 
 
 @dataclass(frozen=True)
 class SurveyEffort:
-    """rounds: of every candidate. close: then, step by step, those within a factor of the fastest go on up to so many
-    rounds. leaders: at most so many within the factor `leading` are timed once more, in `again` rounds of their own.
-    seconds: no further step begins after so many seconds of timing, but all are timed `rounds` times. seed: of orders.
+    """rounds: of every candidate that is not `hopeless`, so many times slower than the fastest in the first rounds.
+    close: then, step by step, those within a factor of the fastest go on up to so many rounds. leaders: at most so many
+    within the factor `leading` are timed once more, in `again` rounds of their own. seconds: no further step begins
+    after so many seconds of timing, but all are timed in the first. seed: of orders.
     """
 
     rounds: int = 4
@@ -44,6 +49,7 @@ class SurveyEffort:
     leading: float = 1.15
     leaders: int = 8
     again: int = 16
+    hopeless: float = 8.0
     seconds: float = 60.0
     seed: int | None = None
 
@@ -107,8 +113,12 @@ class Survey:
             return baselines
         self._lap("baselines")
         self.sessions.make_room(self.worker)
-        with self.sessions.device.shared():
-            self.found = [self._checked(number) for number in range(len(self.built))]
+        self.found = []
+        while len(self.found) < len(self.built):
+            with self.sessions.device.shared():
+                end = time.monotonic() + TURN_S
+                while len(self.found) < len(self.built) and time.monotonic() < end:
+                    self.found.append(self._checked(len(self.found)))
         self._lap("check")
         self.sessions.make_room(self.race.baseline, self.worker)
         with self.sessions.alone():
@@ -144,9 +154,12 @@ class Survey:
         trouble = self._warm_up(rival, mine, watch)
         if trouble is not None:
             return trouble
-        for factor, rounds in ((float("inf"), effort.rounds), *effort.close):
+        first = min(FIRST, effort.rounds)
+        steps = [(float("inf"), first), (effort.hopeless, effort.rounds), *effort.close]
+        for number, (factor, rounds) in enumerate(steps):
             late = done and time.monotonic() > deadline
-            live = [] if late else self._within(factor)
+            # Two runs that something held up are not enough to give a candidate up.
+            live = [] if late else self._within(factor, min if number == 1 else statistics.median)
             trouble = self._rounds(live, rival, mine, watch, rounds - done, again=False)
             if trouble is not None:
                 return trouble
@@ -168,17 +181,16 @@ class Survey:
                 self._run(number, mine, first, watch)
         return None
 
-    def _within(self, factor: float) -> list[int]:
-        """Numbers of candidates that are right and within a factor of the fastest, fastest first. Those that were not
-        timed yet count as fastest."""
+    def _within(
+        self, factor: float, middle: Callable[[list[float]], float] = statistics.median
+    ) -> list[int]:
+        """Numbers of candidates that are right and within a factor of the fastest, fastest first, by what `middle`
+        makes of their seconds. Those that were not timed yet count as fastest."""
         right = [n for n, f in enumerate(self.found) if isinstance(f.outcome, Correct)]
-        medians = {
-            n: statistics.median(self.found[n].seconds) if self.found[n].seconds else 0.0
-            for n in right
-        }
-        best = min(medians.values(), default=0.0)
-        close = [n for n in right if medians[n] <= factor * best or not medians[n]]
-        return sorted(close, key=lambda n: medians[n])
+        taken = {n: middle(self.found[n].seconds) if self.found[n].seconds else 0.0 for n in right}
+        best = min(taken.values(), default=0.0)
+        close = [n for n in right if taken[n] <= factor * best or not taken[n]]
+        return sorted(close, key=lambda n: taken[n])
 
     def _rounds(
         self,

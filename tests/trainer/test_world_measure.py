@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,20 @@ import pytest
 from cuda_agent_backend.agent.environment import open_environment
 from cuda_agent_backend.agent.protocol import Message, ToolCall, Turn
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
+from sandbox.failures import CompileFailed
 from sandbox.judge import Judge
 from sandbox.judge.settings import JudgeSettings
-from sandbox.judge.survey import SurveyEffort
+from sandbox.judge.survey import Found, Surveyed, SurveyEffort
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Task
+from sandbox.verdict import Baselines
+from trainer.synthesis.compose.rules import RuleComposer
+from trainer.synthesis.compose.task import Composed, Wishes
 from trainer.world.files import part, read
 from trainer.world.measure import Here, MeasureSettings, Progress, Run
 from trainer.world.replay_tools import replay_environment
 from trainer.world.rows import Table, table_id
-from trainer.world.sources import Region
+from trainer.world.sources import Region, Source
 
 PER_TASK = 3
 
@@ -219,3 +223,51 @@ def test_when_the_time_is_up_no_region_is_passed_over_for_a_further_one(
     regions = [Region(f"bad {n}", "{}") for n in range(3)] + [Region("16", TASK.to_json())]
     progress = Run(settings, judge, Here.of("cpu")).measure(regions)
     assert progress.tables == 0 and progress.skipped == {"not a task": 1}
+
+
+class Odd:
+    """A judge whose surveys are not what they should be."""
+
+    def __init__(self, judge: Judge, survey: Callable[..., Any]) -> None:
+        self.judge, self.survey = judge, survey
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.judge, name)
+
+
+def odd_run(judge: Judge, folder: Path, survey: Callable[..., Any]) -> Progress:
+    settings = MeasureSettings(folder, "cpu", "x86", PER_TASK, 2)
+    odd: Any = Odd(judge, survey)
+    return Run(settings, odd, Here.of("cpu")).measure([Region("one", TASK.to_json())])
+
+
+def test_a_table_in_which_nothing_works_is_not_kept(judge: Judge, tmp_path: Path) -> None:
+    """As where no kernel can be loaded on a machine."""
+
+    def survey(task: Task, candidates: Sequence[Any], effort: Any, built: Any) -> Surveyed:
+        baselines = Baselines(1.0, 1.0, 0.0, 0.0)
+        found = [Found(CompileFailed("no launcher")) for _ in candidates]
+        return Surveyed(baselines, "eager", found, {})
+
+    progress = odd_run(judge, tmp_path, survey)
+    assert progress.tables == 0 and progress.skipped == {"too little could be measured": 1}
+    assert not part(tmp_path, table_id(TASK.digest, "x86", Here.of("cpu").device_name)).exists()
+    assert not (tmp_path / "skipped.jsonl").exists()
+
+
+def test_a_fault_of_ours_costs_its_region_only(judge: Judge, tmp_path: Path) -> None:
+    def survey(*_: Any) -> Surveyed:
+        raise ZeroDivisionError
+
+    progress = odd_run(judge, tmp_path, survey)
+    assert progress.tables == 0 and progress.skipped == {"error of ours": 1}
+
+
+def test_only_what_our_composer_makes_is_looked_at_beside_others() -> None:
+    made = RuleComposer(Wishes.of("cpu")).compose(5, 1)
+    assert isinstance(made, Composed)
+    claim = ("cpu", 5, 1)
+    assert Source("a", made.code, claim=claim).is_ours
+    assert not Source("a", made.code + "import os", claim=claim).is_ours
+    assert not Source("a", made.code, claim=("cpu", 6, 1)).is_ours
+    assert not Source("a", made.code).is_ours

@@ -55,6 +55,10 @@ def measure(args: argparse.Namespace) -> int:
 
     if find_spec("pyarrow") is None:  # the first table would say so, after minutes
         raise CommandError('pyarrow is not installed: pip install "cuda_agent[train]"')
+    if find_spec("sandbox._launcher") is None:  # nothing could be loaded, and all would be in vain
+        raise CommandError(
+            "the launcher is not built here: pip install the project, or setup.py build_ext"
+        )
     found = sources(args.tasks)
     if isinstance(found, NoTasks):
         raise CommandError(found.reason)

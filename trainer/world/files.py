@@ -5,6 +5,7 @@ A file is written whole or not at all, and never changed: a run that was cut goe
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def write(tables: Sequence[Table], path: Path) -> None:
 
     made = pa.Table.from_pylist([to_dict(table) for table in tables], schema=schema())
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
+    new = path.with_suffix(f".{os.getpid()}.new")  # another process may write the same table
     pq.write_table(made, new, compression="zstd", compression_level=12)
     new.replace(path)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +30,7 @@ from sandbox.task import flags
 from sandbox.task.task import Task, TaskError
 from sandbox.timing.machine import facts as machine_facts
 from sandbox.timing.roofline import operations
+from sandbox.verdict import Correct
 from trainer.world.families import dtype_of, family_of, structure_of
 from trainer.world.files import part, write
 from trainer.world.regions import RegionFinder
@@ -42,12 +45,18 @@ SKIPPED = "skipped.jsonl"
 """In a run's folder: regions of which there will be no table, and why."""
 AHEAD = 3
 """Regions that are compiled while one is timed, on cuda."""
+PREPARERS = {"cuda": 2, "cpu": 1}
+"""Regions whose schedules are enumerated side by side."""
+SWITCH_S = 1e-4
+"""On cuda, how long a thread that enumerates keeps the interpreter from the one that times, a dozen times a run."""
+ENOUGH = 0.9
+"""Of a table's candidates, the share of which something must be known."""
 
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """out: the run's folder. per_task: candidates a table, 0 for all. jobs: compilers side by side; on cuda a quarter
-    as many programs are looked at meanwhile. limit_s: seconds after which no further table is begun. most_bytes: of a
+    """out: the run's folder. per_task: candidates a table, 0 for all. jobs: compilers side by side; on cuda half as
+    many programs are looked at meanwhile. limit_s: seconds after which no further table is begun. most_bytes: of a
     region's largest tensor. memory_bytes: of a program's inputs and weights. lock: the file by which the judge takes
     its turns on the device; by default one in the run's folder. effort: of timing."""
 
@@ -111,7 +120,8 @@ class Run:
         self.progress = Progress()
         self._seen: set[str] = set()
         self._compilers = ThreadPoolExecutor(max_workers=settings.jobs)
-        self._preparers = ThreadPoolExecutor(max_workers=1)
+        self._preparers = ThreadPoolExecutor(max_workers=PREPARERS[settings.target])
+        self._guard = threading.Lock()
 
     def measure(
         self, found: Sequence[Source | Region], tell: Callable[[Table], None] = lambda _: None
@@ -119,7 +129,10 @@ class Run:
         """All tables that are not there yet, until the time is up. tell: is told of each new one."""
         settings, end = self.settings, time.monotonic() + self.settings.limit_s
         # On cpu, looking at programs is work beside what is timed. On cuda each process that looks holds a context.
-        jobs = max(1, settings.jobs // 4) if settings.target == "cuda" else 1
+        jobs = max(2, settings.jobs // 2) if settings.target == "cuda" else 1
+        before = sys.getswitchinterval()
+        if settings.target == "cuda":
+            sys.setswitchinterval(SWITCH_S)
         try:
             lock = settings.lock or settings.out / "device.lock"
             with RegionFinder(
@@ -140,6 +153,7 @@ class Run:
                 if finder.failed:
                     self.progress.skipped["the program cannot be looked at"] += finder.failed
         finally:
+            sys.setswitchinterval(before)
             self._preparers.shutdown(wait=False, cancel_futures=True)
             self._compilers.shutdown(cancel_futures=True)
         return self.progress
@@ -164,6 +178,16 @@ class Run:
 
     def _prepare(self, region: Region) -> Prepared | None:
         """Enumerate and compile; None where there is a table already, or will be none."""
+        try:
+            return self._enumerated_and_compiled(region)
+        except (
+            Exception
+        ) as error:  # a bug of ours with one region, which is not to end hours of work
+            log.exception("%s", region.source)
+            self._skip("", f"error of ours: {type(error).__name__}: {error}", lasting=False)
+            return None
+
+    def _enumerated_and_compiled(self, region: Region) -> Prepared | None:
         began = time.monotonic()
         try:
             task = Task.from_json(region.task)
@@ -171,10 +195,11 @@ class Run:
             self._skip("", f"not a task: {error}")
             return None
         id = table_id(task.digest, self.settings.arch, self.here.device_name)
-        if id in self._seen or part(self.settings.out, id).exists():
-            self.progress.known += 1
-            return None
-        self._seen.add(id)
+        with self._guard:
+            if id in self._seen or part(self.settings.out, id).exists():
+                self.progress.known += 1
+                return None
+            self._seen.add(id)
         largest = max(spec.extent * spec.itemsize for spec in (*task.inputs, *task.output_specs))
         if largest > self.settings.most_bytes:
             self._skip(id, "a tensor is too large")
@@ -202,8 +227,16 @@ class Run:
                 file.write(json.dumps({"id": id, "reason": reason}) + "\n")
 
     def _table(self, made: Prepared) -> Table | None:
+        try:
+            return self._surveyed(made)
+        except Exception as error:  # as in `_prepare`
+            log.exception("%s", made.region.source)
+            self._skip(made.id, f"error of ours: {type(error).__name__}: {error}", lasting=False)
+            return None
+
+    def _surveyed(self, made: Prepared) -> Table | None:
         candidates = [variant.candidate for variant in made.variants]
-        surveyed = self.judge.survey(made.task, candidates, self.settings.effort)
+        surveyed = self.judge.survey(made.task, candidates, self.settings.effort, made.built)
         for compiled in made.built:  # a run has thousands
             if isinstance(compiled, Compiled):
                 compiled.path.unlink(missing_ok=True)
@@ -215,7 +248,14 @@ class Run:
             row_of(variant, built, found)
             for variant, built, found in zip(made.variants, made.built, surveyed.found, strict=True)
         ]
-        return self._filled(made, surveyed, [row for row in rows if row is not None])
+        kept = [row for row in rows if row is not None]
+        if len(kept) < ENOUGH * len(rows) or not any(row.works for row in kept):
+            # as where no kernel can be loaded here: another run may know more
+            first = next(f.outcome for f in surveyed.found if not isinstance(f.outcome, Correct))
+            log.warning("%s: no table: %s", made.region.source, first.reason)
+            self._skip(made.id, f"too little could be measured: {first.reason}", lasting=False)
+            return None
+        return self._filled(made, surveyed, kept)
 
     def _filled(self, made: Prepared, surveyed: Surveyed, rows: list[Row]) -> Table:
         task, found, baselines = made.task, made.found, surveyed.baselines

@@ -13,12 +13,12 @@ from typing import Any
 
 from sandbox.failures import passing_words
 from trainer.synthesis.probe.client import Prober
-from trainer.synthesis.probe.request import ProbeRequest
+from trainer.synthesis.probe.request import CROWDED, ProbeRequest
 from trainer.world.sources import REGIONS, Region, Source, regions_in
 
 LIMIT_S = 180.0
 """Of one program."""
-PASSING_STAGES = ("server", "time", "process")
+PASSING_STAGES = ("server", "time", "process", CROWDED)
 """Where a program was cut short, which says little of it."""
 
 
@@ -87,15 +87,22 @@ class RegionFinder:
         if "failed" in facts:
             line["failed"] = f"{facts['stage']}: {facts['failed']}"
         self.failed += "failed" in facts
-        passing = facts.get("stage") in PASSING_STAGES or passing_words(facts.get("failed", ""))
-        if not passing:
+        if not _may_pass(facts):
             self._keep(line)
         return line
 
     def _request(self, one: Source) -> ProbeRequest:
-        memory = self.memory_bytes
         return ProbeRequest(
-            one.code, self.target, one.training, 0.0, 0.0, memory, 4 * memory, LIMIT_S, regions=True
+            code=one.code,
+            target=self.target,
+            training=one.training,
+            least_s=0.0,
+            most_s=0.0,
+            memory_bytes=self.memory_bytes,
+            device_bytes=4 * self.memory_bytes,
+            limit_s=LIMIT_S,
+            alone=not one.is_ours,
+            regions=True,
         )
 
     def _keep(self, line: dict[str, Any]) -> None:
@@ -106,3 +113,9 @@ class RegionFinder:
             os.write(file, text)
         finally:
             os.close(file)
+
+
+def _may_pass(facts: dict[str, Any]) -> bool:
+    """Whether a program that could not be looked at may be another time: whatever a device says against it may."""
+    said = facts.get("failed", "")
+    return facts.get("stage") in PASSING_STAGES or bool(passing_words(said)) or "CUDA" in said

@@ -28,7 +28,7 @@ def row_of(variant: Variant, built: Compiled | Failure, found: Found) -> Row | N
         "time_s": found.time_s,
     }
     outcome = found.outcome
-    if why_passing(outcome):
+    if why_passing(built) or why_passing(outcome):
         return None
     if not isinstance(built, Compiled):
         answer = json.dumps(not_built(built, made, SKETCHED), sort_keys=True)

@@ -17,13 +17,28 @@ REGIONS = "regions.jsonl"
 
 @dataclass(frozen=True)
 class Source:
-    """A program whose regions are wanted. code: its text; families, split: of a training set, where it has them."""
+    """A program whose regions are wanted. code: its text; families, split: of a training set, where it has them. claim:
+    the device, seed number and rung that the composer is said to have made it from, where a set says so."""
 
     name: str
     code: str
     training: bool = False
     families: tuple[str, ...] = ()
     split: str = ""
+    claim: tuple[str, int, int] | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether our composer makes this very program: whatever a file says, code of others gets a process for each
+        program (see `trainer.synthesis.probe.server`)."""
+        from trainer.synthesis.compose.rules import RuleComposer
+        from trainer.synthesis.compose.task import Composed, Wishes
+
+        if self.claim is None:
+            return False
+        device, seed, rung = self.claim
+        made = RuleComposer(Wishes.of(device)).compose(seed, rung)
+        return isinstance(made, Composed) and made.code == self.code
 
 
 @dataclass(frozen=True)
@@ -98,9 +113,17 @@ def _of_set(path: Path) -> list[Source]:
             bool(row.get("training")),
             tuple(row.get("families") or ()),
             row.get("split") or "",
+            _claim(row),
         )
         for number, row in enumerate(rows)
     ]
+
+
+def _claim(row: Mapping[str, Any]) -> tuple[str, int, int] | None:
+    device, seed, rung = (row.get(name) for name in ("device", "seed", "rung"))
+    if device not in ("cpu", "cuda") or not isinstance(seed, int) or not isinstance(rung, int):
+        return None
+    return str(device), seed, rung
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.tools.capture import capture
 from cuda_agent_backend.tools.warm import options_from
 from sandbox.timing.device_lock import DeviceLock
-from trainer.synthesis.probe.request import ProbeRequest
+from trainer.synthesis.probe.request import CROWDED, ProbeRequest
 from trainer.synthesis.probe.subject import built
-from trainer.synthesis.probe.work import Device, limit_device
+from trainer.synthesis.probe.work import Device, is_crowded, limit_device, said
 
 
 class DeviceTurns:
@@ -42,6 +44,8 @@ class DeviceTurns:
             try:
                 yield
             finally:
+                if torch.cuda.is_initialized():
+                    torch.cuda.synchronize()
                 self._held = False
 
 
@@ -69,6 +73,5 @@ def regions(request: ProbeRequest, folder: Path, device: Device) -> dict[str, An
                 else:
                     found.setdefault(form.task.digest, form.task.to_json())
     except Exception as error:
-        first = str(error).strip().partition("\n")[0][:300]
-        return {"failed": f"{type(error).__name__}: {first}", "stage": stage}
+        return {"failed": said(error), "stage": CROWDED if is_crowded(error, request) else stage}
     return {"regions": list(found.values()), "left": left}

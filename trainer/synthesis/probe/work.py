@@ -95,14 +95,14 @@ def probe(request: ProbeRequest, folder: Path, device: Device) -> dict[str, Any]
             if why_dropped(claim, facts, whole=False) is not None:
                 break
     except Exception as error:
-        facts |= {"failed": _said(error), "stage": stage}
-        if _is_crowded(error, request):
+        facts |= {"failed": said(error), "stage": stage}
+        if is_crowded(error, request):
             facts["stage"] = CROWDED
     facts["cpu_s"][stage] = _cpu_seconds() - spent
     return facts
 
 
-def _is_crowded(error: Exception, request: ProbeRequest) -> bool:
+def is_crowded(error: Exception, request: ProbeRequest) -> bool:
     """Whether it found no memory because others have it, and not because it needs more than it may take."""
     if not isinstance(error, torch.cuda.OutOfMemoryError):
         return False
@@ -110,7 +110,7 @@ def _is_crowded(error: Exception, request: ProbeRequest) -> bool:
     return free + torch.cuda.memory_reserved() < request.device_bytes
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     """A line about an error; what a compiler raised rather than what torch put around it."""
     while (inner := getattr(error, "inner_exception", None)) is not None:
         error = inner
