@@ -219,4 +219,4 @@ def _searcher(options: Options) -> SearchClient | None:
 
 
 def _fallback_settings() -> Settings:
-    return Settings.from_environment({})
+    return Settings.from_environment({"HOME": "/"})  # where there may be no home; nothing is kept

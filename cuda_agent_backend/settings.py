@@ -198,8 +198,15 @@ def _parse(variable: Variable, text: str) -> Any:
 
 def own_folder(environment: Mapping[str, str]) -> Path:
     """Our folder among the user's caches."""
-    home = Path(environment.get("HOME") or Path.home())
-    return Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "cuda_agent"
+    home = environment.get("HOME") or _home()
+    return Path(environment.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "cuda_agent"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user id without a name, as in containers
+        raise SettingsError("there is no home folder: set HOME or XDG_CACHE_HOME") from None
 
 
 def _default_folders(environment: Mapping[str, str]) -> dict[str, Path]:

@@ -82,8 +82,10 @@ class Index:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Hold the index alone: all changes of the block are kept, or none is."""
+        begun = False
         try:
             with self._database.transact():
+                begun = True
                 yield
         except LockTimeout:
             self.close()
@@ -91,6 +93,12 @@ class Index:
         except (sqlite3.Error, OSError):
             # A failed COMMIT leaves its connection inside the transaction; a new one is clean.
             self.close()
+            raise
+        except BaseException:
+            if (
+                not begun
+            ):  # an interrupt as it began: the connection may be inside, and would keep others out
+                self.close()
             raise
 
     def close(self) -> None:

@@ -73,11 +73,19 @@ class HotSwap:
             return
         try:
             self._next = time.monotonic() + LOOK_EVERY_S
-            if self._spare is not None and self._measured():
+            if self._spare is not None and self._is_measured():
                 gm, self._spare = self._spare, None
                 self.current = self._compile(gm, arguments) or self.current
         finally:
             self._lock.release()
+
+    def _is_measured(self) -> bool:
+        """Whether there are kernels now; what goes wrong over that is no matter of the user's call."""
+        try:
+            return self._measured()
+        except Exception as error:
+            log.once("hook", f"going on without kernels: {type(error).__name__}: {error}")
+            return False
 
     def _measured(self) -> bool:
         later, kernels = self._hook.later, self._hook.kernels

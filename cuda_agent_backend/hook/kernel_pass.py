@@ -34,6 +34,7 @@ from cuda_agent_backend.search.deadline import Deadline
 from cuda_agent_backend.search.process_budget import PROCESS
 from cuda_agent_backend.search.protocol import Searcher
 from cuda_agent_backend.sources import source_digest
+from sandbox.failures import why_passing
 
 OP_ABI = 1
 """Changes with the schemas or the meaning of the operators `cuda_agent::run_n_m`."""
@@ -92,7 +93,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             return None
         try:
             parts = self._own_parts()
-        except OSError as error:  # the model is compiled all the same, and anew next time
+        except Exception as error:  # the model is compiled all the same, and anew next time
             self._named = ""
             log.once("hook", f"torch keeps nothing of a compilation: {error}")
             return None
@@ -104,7 +105,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def _own_parts(self) -> list[str]:
-        """What names all of ours that counts. May raise OSError, as where files cannot be read."""
+        """What names all of ours that counts. May raise, as where files cannot be read or there is no memory."""
         self._named = self.kernels.fingerprint()
         parts = [source_digest(), str(OP_ABI), self._named, self.options.salt()]
         parts += [arch_of("cpu"), str(toolchain_of("cpu")), str(precision_flags())]
@@ -126,6 +127,8 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         except Exception as error:
             log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
             log.logger("hook").debug("%s", traceback.format_exc())
+            if why_passing(error):  # torch is not to keep the code that comes of it
+                self.kernels.cache.outdate()
 
     def _run(self, graph: Graph, is_inference: bool) -> None:
         count_in_signed(graph)

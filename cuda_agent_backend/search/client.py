@@ -68,7 +68,7 @@ class SearchProcess:
         if not self._lock.acquire(timeout=max(limit_s, 0.0)):
             return _failed(LATE)
         try:
-            child = self._running()
+            child = self._started()
             if child is None:
                 return _failed(f"{DIED} {self._deaths} times in a row; it is started again later")
             number = next(self._numbers)
@@ -87,7 +87,7 @@ class SearchProcess:
     def tell(self, request: Mapping[str, Any]) -> bool:
         """Send a request without waiting for the answer."""
         with self._lock:
-            child = self._running()
+            child = self._started()
             if child is not None:
                 self._send({"id": next(self._numbers), **request})
             return child is not None
@@ -102,6 +102,18 @@ class SearchProcess:
     def pid(self) -> int | None:
         """The running process's id."""
         return self._child.process.pid if self._child and self._child.alive else None
+
+    def _started(self) -> Child | None:
+        """The running process; None where it died too often, or where no process or thread can be made now."""
+        try:
+            return self._running()
+        except (OSError, RuntimeError) as error:
+            log.once("search", f"{DIED}: it cannot be started: {error}")
+            if self._child is not None:
+                self._child.kill()
+            self._child, self._died_at = None, time.monotonic()
+            self._deaths += 1
+            return None
 
     def _running(self) -> Child | None:
         if self._child is None or not self._child.alive:
@@ -285,7 +297,10 @@ class SearchClient(Searcher):
         self, request: Mapping[str, Any], budget_s: float, title: str, more_s: float = 0.0
     ) -> dict[str, Any]:
         """Ask within a time, all included. more_s: after it, for what is under way then."""
-        release_memory("cuda")  # what torch keeps here for later is of use to a search meanwhile
+        with suppress(
+            RuntimeError
+        ):  # what torch keeps here for later is of use to a search meanwhile
+            release_memory("cuda")
         until = time.monotonic() + budget_s
         timed = {**request, "budget_s": budget_s, "asked": until - budget_s}
         timed |= {"until": until, "hard_until": until + more_s}

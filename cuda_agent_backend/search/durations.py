@@ -18,6 +18,9 @@ from typing import Any
 
 from cuda_agent_backend.json_values import write_json
 from sandbox.failures import back_off_s
+from sandbox.file_locks import lock_at_once
+
+LOCK_S = 2.0
 
 KEPT_S = 86400.0
 MOST_STEPS, MOST_GRAPHS = 8, 1000
@@ -127,15 +130,26 @@ class Durations:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Book]:
+        entered = False
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context(self.path.with_suffix(".lock").open("ab"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _lock_soon(lock.fileno())
             book = self.read()
+            entered = True
             yield book
             write_json(self.path, book.to_json())
-            return
-        yield Book()
+        if not entered:
+            yield Book()
+
+
+def _lock_soon(descriptor: int) -> None:
+    """Lock it. What is noted here is advice, for which nobody waits long: raises TimeoutError after a while."""
+    until = time.monotonic() + LOCK_S
+    while not lock_at_once(descriptor, fcntl.LOCK_EX):
+        if time.monotonic() > until:
+            raise TimeoutError(f"another process holds the file for more than {LOCK_S:g} s")
+        time.sleep(LOCK_S / 100)
 
 
 def _here(kind: str) -> str:

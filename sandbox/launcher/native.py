@@ -75,14 +75,14 @@ def find_or_build(cache_dir: Path) -> Native | Missing:
     toolchain = find_cxx()
     if isinstance(toolchain, Missing):
         return toolchain
-    path = cache_dir / f"op-{_digest(toolchain)}.so"
-    if path.is_file():
-        return Native(path, built=False)
     try:
+        path = cache_dir / f"op-{_digest(toolchain)}.so"
+        if path.is_file():
+            return Native(path, built=False)
         cache_dir.mkdir(parents=True, exist_ok=True)
         with scratch.folder("building", cache_dir) as folder:
             return _build(toolchain, Path(folder), path)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
         return Missing(f"cannot build the operator library: {error}", f"make {cache_dir} writable")
 
 

@@ -26,6 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sandbox.workers.fork_server import ASK_NVML, cuda_is_initialized
+
 ADDRESS = "CHAOS_WARM"
 """The variable that holds the socket's path."""
 MODULES = {
@@ -124,7 +126,10 @@ class Warm:
         paths = [str(tests.parent), str(tests), os.environ.get("PYTHONPATH", "")]
         own = {ADDRESS: self.address, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         own |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        own |= {"CUDA_VISIBLE_DEVICES": ""}  # no process survives a fork with a device
+        own |= {
+            "CUDA_VISIBLE_DEVICES": "",
+            ASK_NVML: "1",
+        }  # no process survives a fork with a device
         self.log = place / "warm.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -162,6 +167,8 @@ def serve() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     actors.prepare()
+    if cuda_is_initialized():  # a fork that asks for a device would hang
+        raise SystemExit("CUDA's driver is awake in the warm process")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)

@@ -1,0 +1,130 @@
+"""What goes wrong on our side stays there: a user's compilation and calls go on, and what may pass is not final."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import splice_kit as kit
+import torch
+
+from cuda_agent_backend import settings
+from cuda_agent_backend.backend import cuda_agent
+from cuda_agent_backend.hook.background import HotSwap
+from cuda_agent_backend.hook.kernel_pass import KernelPass
+from cuda_agent_backend.search import client, durations
+from cuda_agent_backend.search.client import SearchProcess
+from cuda_agent_backend.search.durations import Durations
+from kernel_cache.index import Index
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (OSError(errno.ENOSPC, "full"), True),
+        (RuntimeError("can't start new thread"), True),
+        (ZeroDivisionError("a bug"), False),
+    ],
+)
+def test_torch_keeps_no_code_of_a_graph_that_was_left_for_what_may_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, passes: bool
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(KernelPass, "_walk", fails)
+    backend = kit.backend_for(kit.options_in(tmp_path))
+    x = torch.randn(64, 512)
+    with torch.no_grad():
+        found = torch.compile(lambda x: torch.exp(x), backend=backend)(x)
+    torch.testing.assert_close(found, torch.exp(x))
+    (hook,) = backend.passes
+    assert (hook.kernels.fingerprint() != hook._named) is passes
+
+
+@pytest.mark.parametrize("error", [BlockingIOError(errno.EAGAIN, "no"), RuntimeError("no thread")])
+def test_a_search_process_that_cannot_be_started_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(client, "Child", fails)
+    process = SearchProcess("fake_service")
+    assert process.ask({"do": "search"}, 5.0, lambda _: None)["event"] == "failed"
+    assert process.tell({"do": "enqueue"}) is False
+
+
+def test_what_cannot_be_noted_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    noted = Durations(tmp_path / "kernels")
+    noted.spend("graph", 3.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(durations, "write_json", full)
+        noted.spend("graph", 4.0)
+    assert noted.spent_s("graph") == 3.0
+    monkeypatch.setattr(durations, "LOCK_S", 0.1)
+    with noted.path.with_suffix(".lock").open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        noted.spend("graph", 5.0)
+        assert noted.spent_s("graph") == 3.0
+    noted.spend("graph", 6.0)
+    assert noted.spent_s("graph") == 9.0
+
+
+def test_a_call_goes_on_where_it_cannot_be_seen_whether_there_are_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(HotSwap, "_measured", fails)
+    spare: Any = object()
+    swap = HotSwap(lambda x: x + 1, spare, spare, spare, spare)
+    swap._next = 0.0
+    assert swap(2) == 3
+    assert swap._spare is spare, "it is looked at again"
+
+
+def test_an_interrupt_as_a_transaction_begins_leaves_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index.open(tmp_path, 5.0)
+    begin = index._database.transact
+
+    @contextmanager
+    def interrupted() -> Iterator[None]:
+        index._database._sql("BEGIN IMMEDIATE")
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(index._database, "transact", interrupted)
+    with pytest.raises(KeyboardInterrupt), index.transaction():
+        pass
+    monkeypatch.setattr(index._database, "transact", begin)
+    other = Index.open(tmp_path, 5.0)
+    with other.transaction():
+        other.set("name", 1)
+    assert index.get("name") == 1
+
+
+def test_without_a_home_a_model_runs_on_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(settings.Path, "home", nameless)
+    for name in ("CUDA_AGENT_CACHE_DIR", "CUDA_AGENT_NATIVE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    x = torch.randn(8)
+    with torch.no_grad():
+        found = torch.compile(lambda x: x.exp() + 1, backend=cuda_agent)(x)
+    torch.testing.assert_close(found, x.exp() + 1)
