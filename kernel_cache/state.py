@@ -10,6 +10,9 @@ from kernel_cache.faults import IndexMalformed
 from kernel_cache.index import Index, is_absent
 from kernel_cache.layout import Layout
 
+READS = 3
+"""How often a fingerprint is read without keeping others from the index."""
+
 
 def identity_of(index: Index, places: Layout) -> str:
     """The folder's random id, made on the first call of all processes.
@@ -55,11 +58,19 @@ def bump_generation(index: Index) -> int:
 
 
 def fingerprint_of(index: Index, identity: str) -> tuple[int, str]:
-    """Generation and fingerprint, of one moment."""
-    with index.transaction():
-        generation = generation_of(index)
-        rows = [[name, _row_text(index, name)] for name in index.names(layout.RECORD)]
+    """Generation and fingerprint, of one moment: who writes is not waited for, unless one change follows the other."""
+    for _ in range(READS):
+        generation, rows = generation_of(index), _rows(index)
+        if generation_of(index) == generation:
+            break
+    else:
+        with index.transaction():
+            generation, rows = generation_of(index), _rows(index)
     return generation, sha256(dumps([identity, generation, rows]).encode())
+
+
+def _rows(index: Index) -> list[list[str]]:
+    return [[name, _row_text(index, name)] for name in index.names(layout.RECORD)]
 
 
 def _row_text(index: Index, name: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 from cache_examples import DAY, binary, key, negative, opened, record
 
 from kernel_cache import Corrupt, Json, KernelCache, Miss, NegativeRecord, Record, Stored
+from kernel_cache.index import Index
 from kernel_cache.retention import Use, choose_evictions
 
 
@@ -151,6 +152,14 @@ def test_the_identity_is_the_folders_own_and_lasts(tmp_path: Path) -> None:
     one, other = opened(tmp_path / "a"), opened(tmp_path / "b")
     assert one.identity() != other.identity()
     assert opened(tmp_path / "a").identity() == one.identity()
+
+
+def test_a_fingerprint_waits_for_nobody_who_writes(cache: KernelCache) -> None:
+    before = cache.fingerprint()
+    other = Index.open(cache._index.folder, 0.1)
+    with other.transaction():
+        other.set("something", 1)
+        assert cache.fingerprint() == before
 
 
 def test_the_fingerprint_follows_changes_made_through_any_opening(cache: KernelCache) -> None:
