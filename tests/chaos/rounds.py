@@ -105,7 +105,7 @@ def run_plan(ground: Ground, plan: Plan) -> dict[str, Any]:
     for thread in threads:
         thread.start()
     for user in users:
-        _await(user, patience_s, seen, plan)
+        _await(place, user, patience_s, seen, plan)
     for thread in threads:
         thread.join()
     looked = _undisturbed(ground, place, plan, _looks(plan), patience_s)
