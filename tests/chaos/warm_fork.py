@@ -108,11 +108,16 @@ class WarmPopen:
                 os.kill(self.pid, signal.SIGKILL)
 
     def _look(self, seconds: float) -> int | None:
-        with self._lock:
+        # Who only asks does not wait for another thread that waits: that one has the lock all the time.
+        if not self._lock.acquire(blocking=seconds > 0):
+            return self.returncode
+        try:
             if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
                 self.returncode = int(self._status.recv(64) or b"-9")
                 self._status.close()
             return self.returncode
+        finally:
+            self._lock.release()
 
 
 class Warm:
