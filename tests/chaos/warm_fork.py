@@ -131,10 +131,8 @@ class Warm:
         paths = [str(tests.parent), str(tests), os.environ.get("PYTHONPATH", "")]
         own = {ADDRESS: self.address, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         own |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        own |= {
-            "CUDA_VISIBLE_DEVICES": "",
-            ASK_NVML: "1",
-        }  # no process survives a fork with a device
+        # No process survives a fork with a device.
+        own |= {"CUDA_VISIBLE_DEVICES": "", ASK_NVML: "1"}
         self.log = place / "warm.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,41 @@ import torch
 
 from cuda_agent_backend import settings
 from cuda_agent_backend.backend import cuda_agent
+from cuda_agent_backend.hook import kernel_pass
 from cuda_agent_backend.hook.background import HotSwap
 from cuda_agent_backend.hook.kernel_pass import KernelPass
 from cuda_agent_backend.search import client, durations
 from cuda_agent_backend.search.client import SearchProcess
 from cuda_agent_backend.search.durations import Durations
 from kernel_cache.index import Index
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    """A function that fails, whatever it is given."""
+
+    def fails(*_: object) -> Any:
+        raise error
+
+    return fails
+
+
+def pass_of_a_right_graph(folder: Path) -> KernelPass:
+    """The pass of a compilation whose result is eager's."""
+    backend = kit.backend_for(kit.options_in(folder))
+    x = torch.randn(64, 512)
+    with torch.no_grad():
+        found = torch.compile(lambda x: torch.exp(x), backend=backend)(x)
+    torch.testing.assert_close(found, torch.exp(x))
+    (hook,) = backend.passes
+    return hook
+
+
+def test_a_graph_compiles_where_what_names_its_compilation_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernel_pass, "toolchain_of", raising(OSError(errno.EROFS, "read-only")))
+    assert pass_of_a_right_graph(tmp_path).uuid() is None
+    assert "torch keeps nothing of a compilation" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -34,16 +63,8 @@ from kernel_cache.index import Index
 def test_torch_keeps_no_code_of_a_graph_that_was_left_for_what_may_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, passes: bool
 ) -> None:
-    def fails(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(KernelPass, "_walk", fails)
-    backend = kit.backend_for(kit.options_in(tmp_path))
-    x = torch.randn(64, 512)
-    with torch.no_grad():
-        found = torch.compile(lambda x: torch.exp(x), backend=backend)(x)
-    torch.testing.assert_close(found, torch.exp(x))
-    (hook,) = backend.passes
+    monkeypatch.setattr(KernelPass, "_walk", raising(error))
+    hook = pass_of_a_right_graph(tmp_path)
     assert (hook.kernels.fingerprint() != hook._named) is passes
 
 
@@ -51,23 +72,17 @@ def test_torch_keeps_no_code_of_a_graph_that_was_left_for_what_may_pass(
 def test_a_search_process_that_cannot_be_started_is_no_error(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fails(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(client, "Child", fails)
+    monkeypatch.setattr(client, "Child", raising(error))
     process = SearchProcess("fake_service")
     assert process.ask({"do": "search"}, 5.0, lambda _: None)["event"] == "failed"
     assert process.tell({"do": "enqueue"}) is False
 
 
 def test_what_cannot_be_noted_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "full")
-
     noted = Durations(tmp_path / "kernels")
     noted.spend("graph", 3.0)
     with monkeypatch.context() as patch:
-        patch.setattr(durations, "write_json", full)
+        patch.setattr(durations, "write_json", raising(OSError(errno.ENOSPC, "full")))
         noted.spend("graph", 4.0)
     assert noted.spent_s("graph") == 3.0
     monkeypatch.setattr(durations, "LOCK_S", 0.1)
@@ -82,10 +97,7 @@ def test_what_cannot_be_noted_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_call_goes_on_where_it_cannot_be_seen_whether_there_are_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fails(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(HotSwap, "_measured", fails)
+    monkeypatch.setattr(HotSwap, "_measured", raising(RuntimeError("can't start new thread")))
     spare: Any = object()
     swap = HotSwap(lambda x: x + 1, spare, spare, spare, spare)
     swap._next = 0.0
@@ -116,12 +128,9 @@ def test_an_interrupt_as_a_transaction_begins_leaves_nobody_out(
 
 
 def test_without_a_home_a_model_runs_on_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nameless() -> Path:
-        raise RuntimeError("no home")
-
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(settings.Path, "home", nameless)
+    monkeypatch.setattr(settings.Path, "home", raising(RuntimeError("no home")))
     for name in ("CUDA_AGENT_CACHE_DIR", "CUDA_AGENT_NATIVE_DIR"):
         monkeypatch.delenv(name, raising=False)
     x = torch.randn(8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 import splice_kit as kit
 import torch
 
-from cuda_agent_backend.hook import kernel_pass
 from cuda_agent_backend.runtime import child_process
 from cuda_agent_backend.search import client
 from cuda_agent_backend.search.client import SearchProcess
@@ -150,22 +148,6 @@ def test_a_search_that_was_killed_once_is_done_again_by_the_next_compilation(
         states.append(backend.passes[0].uuid())
     assert searcher.times == 2, "torch had the code without kernels in its cache"
     assert len(set(states)) == 2
-
-
-def test_a_graph_compiles_where_what_names_its_compilation_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(*_: object) -> str:
-        raise OSError(errno.EROFS, "read-only")
-
-    monkeypatch.setattr(kernel_pass, "toolchain_of", fails)
-    backend = kit.backend_for(kit.options_in(tmp_path))
-    x = torch.randn(64, 512)
-    with torch.no_grad():
-        found = torch.compile(lambda x: torch.exp(x), backend=backend)(x)
-    torch.testing.assert_close(found, torch.exp(x))
-    assert backend.passes[0].uuid() is None
-    assert "torch keeps nothing of a compilation" in caplog.text
 
 
 def test_a_child_that_is_killed_has_what_it_left_removed(

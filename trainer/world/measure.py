@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
@@ -40,6 +40,7 @@ from trainer.world.schedules import MOST, Enumerated, Variant, enumerate_schedul
 from trainer.world.sources import Region, Source
 
 log = logging.getLogger(__name__)
+Made = TypeVar("Made")
 
 SKIPPED = "skipped.jsonl"
 """In a run's folder: regions of which there will be no table, and why."""
@@ -178,11 +179,13 @@ class Run:
 
     def _prepare(self, region: Region) -> Prepared | None:
         """Enumerate and compile; None where there is a table already, or will be none."""
+        return self._or_skip(region, lambda: self._enumerated_and_compiled(region))
+
+    def _or_skip(self, region: Region, work: Callable[[], Made | None]) -> Made | None:
+        """What comes of work on a region. A bug of ours with one is not to end hours of work."""
         try:
-            return self._enumerated_and_compiled(region)
-        except (
-            Exception
-        ) as error:  # a bug of ours with one region, which is not to end hours of work
+            return work()
+        except Exception as error:
             log.exception("%s", region.source)
             self._skip("", f"error of ours: {type(error).__name__}: {error}", lasting=False)
             return None
@@ -227,12 +230,7 @@ class Run:
                 file.write(json.dumps({"id": id, "reason": reason}) + "\n")
 
     def _table(self, made: Prepared) -> Table | None:
-        try:
-            return self._surveyed(made)
-        except Exception as error:  # as in `_prepare`
-            log.exception("%s", made.region.source)
-            self._skip(made.id, f"error of ours: {type(error).__name__}: {error}", lasting=False)
-            return None
+        return self._or_skip(made.region, lambda: self._surveyed(made))
 
     def _surveyed(self, made: Prepared) -> Table | None:
         candidates = [variant.candidate for variant in made.variants]
@@ -251,9 +249,12 @@ class Run:
         kept = [row for row in rows if row is not None]
         if len(kept) < ENOUGH * len(rows) or not any(row.works for row in kept):
             # as where no kernel can be loaded here: another run may know more
-            first = next(f.outcome for f in surveyed.found if not isinstance(f.outcome, Correct))
-            log.warning("%s: no table: %s", made.region.source, first.reason)
-            self._skip(made.id, f"too little could be measured: {first.reason}", lasting=False)
+            reasons = (
+                f.outcome.reason for f in surveyed.found if not isinstance(f.outcome, Correct)
+            )
+            why = f"too little could be measured: {next(reasons, 'compilers were cut off')}"
+            log.warning("%s: no table: %s", made.region.source, why)
+            self._skip(made.id, why, lasting=False)
             return None
         return self._filled(made, surveyed, kept)
 
