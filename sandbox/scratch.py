@@ -3,8 +3,9 @@
 Each process has one folder, its home, in each place where it makes temporary ones (by default the folder for temporary
 files). The home holds a file, `owner`, that the process keeps locked as long as it lives, with its id and start for
 people to read. A process that makes its first home in a place removes the homes there whose lock nobody holds, as far
-as they are of the same user. A home gets its name only once it is locked, so that none is taken for a dead one while
-it is made. A child that was forked owns nothing of its parent's.
+as they are of the same user. One that is just being made has no lock yet and may go with them: whoever makes it looks
+once it is locked whether it is still there, and else makes another. So nothing has to grow old before it is removed. A
+child that was forked owns nothing of its parent's.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from sandbox.file_locks import lock_at_once
 from sandbox.isolation import trees
 
 OWNER = "owner"
-UNNAMED_S = 60.0
-"""A home that has no name, or no lock, for so long was left so by a process that died over it."""
+YOUNG_S = 60.0
+"""Where a file system has no locks: for so long a home whose owner has not written its id may be just being made."""
+TRIES = 16
+"""To make a home, where others remove it before it is locked."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def sweep(beside: str | Path | None = None) -> list[Path]:
     swept = []
     with suppress(OSError):
         place = Path(beside or _temporary()).absolute()
-        for path in sorted(place.glob(f"*{_prefix()}*")):
+        for path in sorted(place.glob(f"{_prefix()}*")):
             with suppress(OSError):
                 if _is_home(path) and _remove_if_dead(path):
                     swept.append(path)
@@ -97,43 +100,85 @@ def _home(place: Path) -> Path:
 
 
 def _made(place: Path) -> _Home:
-    name = f"{_prefix()}{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    unnamed, path = place / f".{name}", place / name
-    unnamed.mkdir(mode=0o711)  # confined processes of other users pass through it
+    for _ in range(TRIES):
+        path = place / f"{_prefix()}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        path.mkdir(mode=0o711)  # confined processes of other users pass through it
+        if (home := _owned(path)) is not None:
+            return home
+    raise OSError(f"{place}: other processes remove each folder there before it is locked")
+
+
+def _owned(path: Path) -> _Home | None:
+    """Lock a home that was just made; None where somebody who sweeps was faster."""
     try:
-        lock = os.open(unnamed / OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with suppress(OSError):  # some file systems have no locks: the process's id decides there
-            lock_at_once(lock, fcntl.LOCK_EX)
-        said = {"pid": os.getpid(), "start": start_of(os.getpid()), "since": time.time()}
-        os.write(lock, json.dumps(said).encode())
-        unnamed.rename(path)
+        lock = os.open(path / OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
     except OSError:
-        trees.remove(unnamed)
+        trees.remove(path)
         raise
-    return _Home(path, lock)
+    try:
+        if _is_locked(lock) and _is_there(path / OWNER, lock):
+            said = {"pid": os.getpid(), "start": start_of(os.getpid()), "since": time.time()}
+            os.write(lock, json.dumps(said).encode())
+            return _Home(path, lock)
+    except OSError:
+        os.close(lock)
+        trees.remove(path)
+        raise
+    os.close(lock)
+    return None
+
+
+def _is_locked(lock: int) -> bool:
+    with suppress(OSError):  # some file systems have no locks: the process's id decides there
+        return lock_at_once(lock, fcntl.LOCK_EX)
+    return True
+
+
+def _is_there(path: Path, lock: int) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(lock))
+    return False
 
 
 def _is_home(path: Path) -> bool:
     """Whether it is a folder of this user with the name of a home."""
     found = path.lstat()
     mine = found.st_uid == os.geteuid() and path.is_dir() and not path.is_symlink()
-    return mine and path.name.startswith((_prefix(), f".{_prefix()}"))
+    return mine and path.name.startswith(_prefix())
 
 
 def _remove_if_dead(path: Path) -> bool:
     try:
         lock = os.open(path / OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        return _is_old(path) and _removed(path)
+        return _remove_without_owner(path)
     try:
-        if path.name.startswith(".") and not _is_old(path):
-            return False
-        with suppress(OSError):  # as in `_made`
-            if not lock_at_once(lock, fcntl.LOCK_EX):
-                return False
-        return not _is_running(os.pread(lock, 4096, 0)) and _removed(path)
+        return _is_dead(path, lock) and _removed(path)
     finally:
         os.close(lock)
+
+
+def _remove_without_owner(path: Path) -> bool:
+    """Remove a home that nobody has locked yet, or whose removal was cut short. What is in one came after its owner."""
+    try:
+        path.rmdir()
+    except OSError:
+        return OWNER not in os.listdir(path) and _removed(path)  # noqa: PTH208
+    return True
+
+
+def _is_dead(path: Path, lock: int) -> bool:
+    """Whether nobody has the lock, which this process has then, and whoever wrote the file does not run."""
+    young = False
+    try:
+        if not lock_at_once(lock, fcntl.LOCK_EX):
+            return False
+    except OSError:  # as in `_is_locked`
+        young = abs(time.time() - path.stat().st_mtime) < YOUNG_S
+    said = os.pread(lock, 4096, 0)
+    return not _is_running(said) and not (young and not said)
 
 
 def _removed(path: Path) -> bool:
@@ -148,10 +193,6 @@ def _remove(home: Path) -> None:
             if path.name != OWNER:
                 trees.remove(path)
     trees.remove(home)
-
-
-def _is_old(path: Path) -> bool:
-    return abs(time.time() - path.stat().st_mtime) > UNNAMED_S
 
 
 def _is_running(said: bytes) -> bool:

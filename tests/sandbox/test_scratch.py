@@ -14,8 +14,22 @@ import pytest
 from sandbox import scratch
 
 MAKES = """
-import os, signal, sys, time
+import os, signal, sys, tempfile, time
 from sandbox import scratch
+def then(home, name, effect):
+    before = getattr(home, name)
+    def wrapper(*arguments, **more):
+        done = before(*arguments, **more)
+        setattr(home, name, before)
+        effect()
+        return done
+    setattr(home, name, wrapper)
+tempfile.gettempdir()  # opens a file of its own
+if sys.argv[1:] and "after" in sys.argv[1]:
+    way, step = sys.argv[1:3]
+    owner = {"mkdir": scratch.Path, "lock_at_once": scratch}.get(step, os)
+    die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    then(owner, step, die if way == "dies after" else scratch.sweep)
 made = scratch.make("deep")
 (made / "below").mkdir()
 (made / "below" / "file").write_bytes(bytes(100))
@@ -27,7 +41,7 @@ if sys.argv[1:] == ["dies over it"]:
         remove_once(top)
         os.kill(os.getpid(), signal.SIGKILL)
     trees._remove_once = remove_and_die
-if sys.argv[1:] == ["wait"]:
+if sys.argv[-1] == "wait":
     time.sleep(600)
 """
 
@@ -125,9 +139,50 @@ def test_what_is_no_home_of_this_user_is_left_alone(tmp_path: Path, name: str) -
     assert scratch.sweep(tmp_path) == [] and other.exists() and (elsewhere / "owner").exists()
 
 
-def test_a_home_that_is_being_made_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:
-    young = tmp_path / f".cuda_agent-{os.geteuid()}-1-0"
+@pytest.mark.parametrize("step", ["mkdir", "open", "lock_at_once", "write"])
+def test_what_is_left_by_a_process_that_is_killed_while_it_makes_a_home_goes_at_once(
+    tmp_path: Path, step: str
+) -> None:
+    child, made = started(tmp_path, "dies after", step)
+    assert child.wait(30) == -signal.SIGKILL and made == Path()
+    left = homes(tmp_path)
+    assert len(left) == 1 and scratch.sweep(tmp_path) == left and homes(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", ["mkdir", "open", "lock_at_once"])
+def test_a_home_that_goes_while_it_is_made_is_made_again(tmp_path: Path, step: str) -> None:
+    """Somebody who sweeps at the worst moment cannot tell it from a dead one's, and removes it."""
+    child, made = started(tmp_path, "is swept after", step, "wait")
+    assert made.is_dir() and homes(tmp_path) == [made.parent]
+    child.send_signal(signal.SIGINT)
+    child.wait(30)
+    assert homes(tmp_path) == []
+
+
+def test_a_place_where_every_home_goes_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch, "_is_there", lambda path, lock: False)
+    with pytest.raises(OSError, match=f"{tmp_path}: other processes remove each folder there"):
+        scratch.make("deep", tmp_path)
+
+
+def test_without_locks_a_home_whose_owner_has_not_written_its_id_is_left_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(descriptor: int, kind: int) -> bool:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(scratch, "lock_at_once", no_locks)
+    young = tmp_path / f"cuda_agent-{os.geteuid()}-1-0"
     young.mkdir()
+    (young / "owner").touch()
     assert scratch.sweep(tmp_path) == []
     os.utime(young, (0, 0))
     assert scratch.sweep(tmp_path) == [young]
+
+
+def test_a_home_whose_removal_was_cut_short_after_its_owner_goes(tmp_path: Path) -> None:
+    home = tmp_path / f"cuda_agent-{os.geteuid()}-1-0"
+    (home / "deep-1").mkdir(parents=True)
+    assert scratch.sweep(tmp_path) == [home]
