@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from cuda_agent_backend import log
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.runtime.kernels import Hit, Kernels, NoKernel
 from cuda_agent_backend.search.deadline import Deadline
 from cuda_agent_backend.search.durations import Durations
 from cuda_agent_backend.search.protocol import Searcher
-from kernel_cache import CacheUnavailable, KernelKey
+from kernel_cache import KernelKey
 
 MORE_TIME = "a larger cuda_agent.budget_s, or `cuda-agent warm`, goes on"
 
@@ -67,6 +66,4 @@ class Compilation:
     def outdate(self) -> None:
         """Keep this graph's code from other processes, which with it would never come here: its search is not over."""
         self.deadline.goes_on = True
-        outdated = self.kernels.cache.outdate()
-        if isinstance(outdated, CacheUnavailable):
-            log.once("cache", f"not counted as a change: {outdated}")
+        self.kernels.outdate()

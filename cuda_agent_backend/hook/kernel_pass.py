@@ -128,7 +128,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
             log.logger("hook").debug("%s", traceback.format_exc())
             if why_passing(error):  # torch is not to keep the code that comes of it
-                self.kernels.cache.outdate()
+                self.kernels.outdate()
 
     def _run(self, graph: Graph, is_inference: bool) -> None:
         count_in_signed(graph)

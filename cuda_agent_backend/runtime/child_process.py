@@ -19,6 +19,8 @@ from sandbox import scratch
 STOP_GRACE_S = 3.0
 DYING_S, LOOK_S = 1.0, 0.005
 """How long what was killed may take to be gone, and how often that is looked at."""
+STUCK_S = 10.0
+"""Nobody waits longer for a process that was killed: one that waits for a device or a file system may never end."""
 WAITING_S = 3600.0
 """What a child may wait for other processes' turns on the device, beyond the time that its work may take."""
 
@@ -61,6 +63,7 @@ class Child:
         )
         self.own_group = own_group
         self.owner = os.getpid()
+        self._sending = threading.Lock()
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -72,11 +75,12 @@ class Child:
     def send(self, message: Mapping[str, Any]) -> bool:
         """Send a message; False if it is gone."""
         assert self.process.stdin
-        try:
-            self.process.stdin.write(json.dumps(message) + "\n")
-            self.process.stdin.flush()
-        except (OSError, ValueError):
-            return False
+        with self._sending:
+            try:
+                self.process.stdin.write(json.dumps(message) + "\n")
+                self.process.stdin.flush()
+            except (OSError, ValueError):
+                return False
         return True
 
     def receive(self, timeout_s: float) -> dict[str, Any] | None:
@@ -87,10 +91,10 @@ class Child:
         """Close its input, and kill its group if that does not end it."""
         if self.owner != os.getpid():
             return
-        self._close_input()
         try:
+            self._close_input(STOP_GRACE_S)
             self.process.wait(STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, TimeoutError):
             self.kill()
 
     def kill(self) -> None:
@@ -104,17 +108,24 @@ class Child:
                 self.process.kill()
         except ProcessLookupError:
             pass
-        self.process.wait()
-        self._close_input()
+        with contextlib.suppress(subprocess.TimeoutExpired, TimeoutError):
+            self.process.wait(STUCK_S)
+            self._close_input(STUCK_S)
         if self.own_group:
             _wait_for_group(self.process.pid)
         scratch.sweep()  # nobody else may come to remove what it left
 
-    def _close_input(self) -> None:
-        """What it was not told any more is dropped."""
-        if self.process.stdin:
+    def _close_input(self, patience_s: float) -> None:
+        """What it was not told any more is dropped. Raises TimeoutError where a thread is still sending then, as to a
+        process that does not read: closing would wait for it."""
+        assert self.process.stdin
+        if not self._sending.acquire(timeout=patience_s):
+            raise TimeoutError(f"a message is not taken within {patience_s:g} s")
+        try:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
+        finally:
+            self._sending.release()
 
     def _read(self) -> None:
         assert self.process.stdout

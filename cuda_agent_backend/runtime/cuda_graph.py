@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,9 +19,10 @@ from torch import Tensor
 
 from cuda_agent_backend import log
 from cuda_agent_backend.runtime.graph_capture import Call, CudaRecording, Recording, Unrecordable
+from sandbox.failures import back_off_s, why_passing
 
 MOST_RECORDINGS = 8
-"""Parameters that keep moving are not followed for ever."""
+"""Parameters that keep moving are not followed for ever, nor is memory waited for."""
 LARGEST_DIFFERENCE = 1e-2
 """Of a replay's results from a call's, in parts of these."""
 CHUNK = 1 << 24
@@ -48,7 +50,10 @@ class CudaGraphCall:
         self._static_inputs = frozenset(static_inputs)
         self._lock = threading.Lock()
         self._recording: Recording | None = None
-        self._recordings = 0
+        self._own: list[Tensor] = []
+        self._recordings = self._failures = 0
+        self._not_before = 0.0
+        """When it is recorded again after a failure that may pass (`time.monotonic`)."""
         self._device: torch.device | None = None
         self.reason = ""
         """Why it is not replayed any more, "" as long as it is."""
@@ -92,17 +97,32 @@ class CudaGraphCall:
     def _record_with(self, inputs: Sequence[Tensor], outputs: Any) -> Any:
         """The outputs of a call, after a recording of it that gives the same."""
         self._recording = None
+        if time.monotonic() < self._not_before:
+            return outputs
         if self._recordings >= MOST_RECORDINGS:
-            self._give_up("its parameters keep moving")
+            self._give_up(
+                "memory was short too often" if self._failures else "its parameters keep moving"
+            )
         elif _recording.acquire(blocking=False):  # else with another call
             self._recordings += 1
             try:
                 self._prepare(inputs, outputs)
             except Exception as error:  # whatever a call does that cannot be recorded
-                self._give_up(f"{type(error).__name__}: {error}")
+                self._not_recorded(error)
             finally:
                 _recording.release()
         return outputs
+
+    def _not_recorded(self, error: Exception) -> None:
+        """Leave it for a while where the device had no memory, and else for good."""
+        if not why_passing(error):
+            self._give_up(f"{type(error).__name__}: {error}")
+            return
+        self._recording = None
+        self._own.clear()
+        self._failures += 1
+        self._not_before = time.monotonic() + back_off_s(self._failures + 1)
+        log.logger("cudagraph").info("a graph is launched kernel by kernel for now: %s", error)
 
     def _prepare(self, inputs: Sequence[Tensor], outputs: Any) -> None:
         self._fixed = sorted(self._static_inputs)

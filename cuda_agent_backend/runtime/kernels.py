@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent_backend import log
+from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.runtime.machine import why_doubted, why_unfit
 from cuda_agent_backend.settings import Settings, SettingsError
 from kernel_cache import (
@@ -43,6 +45,8 @@ class NoKernel:
     passing: bool = False
 
 
+OUTDATED = "cuda_agent-outdated"
+"""A file in torch's folder of compiled code: what is kept there is to be found no more."""
 MORE = 4.0
 """A search that was cut short is done again with a graph's budget larger by this factor."""
 
@@ -130,6 +134,8 @@ class Kernels:
             log.once(
                 "splice", f"kernels are called through Python: {native.reason}; {native.remedy}"
             )
+            if passing_words(f"{native.reason}\n{native.log}"):
+                self.native_dir = folder  # the next kernel tries again
 
     def resolve(self, op_key: int) -> bool:
         """Load what code from torch's own caches, or of an artifact, names; False where that cannot be."""
@@ -145,7 +151,21 @@ class Kernels:
 
         Damaged files count: code that torch cached must not name a kernel that will not load.
         """
-        return f"{self.cache.fingerprint()}:{self._damage()}"
+        return f"{self.cache.fingerprint()}:{self._damage()}{_outdated()}"
+
+    def outdate(self) -> None:
+        """Keep code that was compiled until now from other processes, which with it would never search.
+
+        Where the kernel cache cannot be written, as in a home over its quota, torch's folder says so: what cannot be
+        written there either, torch does not keep.
+        """
+        found = self.cache.outdate()
+        if not isinstance(found, CacheUnavailable):
+            return
+        try:
+            write_json(_torchs_folder() / OUTDATED, {"last": uuid.uuid4().hex})
+        except OSError as error:
+            log.once("cache", f"not counted as a change: {found}; {error}")
 
     def _damage(self) -> str:
         if (known := _damage_known.get(fingerprint := self.cache.fingerprint())) is not None:
@@ -160,6 +180,22 @@ class Kernels:
 
 
 _damage_known: dict[str, str] = {}
+
+
+def _torchs_folder() -> Path:
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return Path(cache_dir())
+
+
+def _outdated() -> str:
+    """What was last noted in torch's folder, "" for nothing; something new each time where it cannot be read."""
+    try:
+        return ":" + (_torchs_folder() / OUTDATED).read_text()
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return f":unreadable-{uuid.uuid4().hex}"
 
 
 def lower_bound(record: Record) -> float | None:

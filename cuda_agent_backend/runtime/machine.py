@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import platform
@@ -36,7 +37,8 @@ def key_of(task: Task) -> KernelKey:
 
 @functools.cache
 def arch_of(target: str) -> str:
-    """`sm_90a` and the like for cuda; for cpu the machine type and a digest of the instruction sets it has."""
+    """`sm_90a` and the like for cuda; for cpu the machine type and a digest of the instruction sets it has. Raises
+    OSError where what the system says of it cannot be read now."""
     if target == "cuda":
         major, minor = torch.cuda.get_device_capability()
         return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
@@ -47,7 +49,7 @@ def arch_of(target: str) -> str:
 def _cpu_features() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
+    except FileNotFoundError:  # another one may pass, and the answer is kept
         return platform.processor()
     flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
     return " ".join(sorted(flags.partition(":")[2].split()))
@@ -110,10 +112,13 @@ def processors() -> int:
 
 @functools.cache
 def libraries() -> str:
-    """Versions of what a plan's library calls run: torch, which makes them, and cuBLAS and cuDNN where it has them."""
+    """Versions of what a plan's library calls run: torch, which makes them, and cuBLAS and cuDNN where it has them.
+    Raises OSError where nothing installed can be read."""
     found = [f"torch {torch.__version__}"]
     if torch.version.cuda is not None:
         owned = {d.metadata["Name"]: d.version for d in metadata.distributions()}
+        if not owned:  # folders that cannot be read are passed over, and the answer is kept
+            raise OSError(errno.EMFILE, "no installed package is to be seen")
         blas = sorted(f"{n} {v}" for n, v in owned.items() if n and n.startswith("nvidia-cublas"))
         # installed with the system, cuBLAS comes with CUDA
         found += blas or [f"CUDA {torch.version.cuda}"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from sandbox.accuracy.perturb_inputs import flat_storage
 from sandbox.timing.device_lock import DeviceLock
 
 Stride = tuple[int, ...]
+
+HOST_SHARE = 0.5
+"""Of the host's memory that is to be had, what copies of real inputs may take in all."""
 
 
 def interpret(
@@ -88,16 +93,42 @@ class _Recorder(Interpreter):
         super().__init__(module)
         self.wanted = wanted
         self.kept: dict[tuple[Node, Stride], torch.Tensor] = {}
+        self._left = int(HOST_SHARE * _host_memory())
 
     def run_node(self, n: Node) -> Any:
         """Run a node and keep its value if it is wanted, with the strides that are wanted."""
         value = super().run_node(n)
         for stride in self.wanted.get(n, ()):
-            # On the host: a network's values in both layouts may not fit beside the network.
-            if tuple(value.stride()) == stride:
-                line = flat_storage(value.detach()).to("cpu", copy=True)
-                self.kept[n, stride] = line.as_strided(value.shape, stride)
-            elif 0 not in stride:
-                laid_out = torch.empty_strided(value.shape, stride, dtype=value.dtype)
-                self.kept[n, stride] = laid_out.copy_(value.detach())
+            try:
+                self._keep(n, value.detach(), stride)
+            except (MemoryError, RuntimeError) as error:
+                log.once("hook", f"some regions are searched on drawn inputs alone: {error}")
         return value
+
+    def _keep(self, n: Node, value: torch.Tensor, stride: Stride) -> None:
+        """On the host: a network's values in both layouts may not fit beside the network. Raises MemoryError where they
+        do not fit there either, RuntimeError where torch finds no memory."""
+        as_it_is = tuple(value.stride()) == stride
+        if not as_it_is and 0 in stride:
+            return
+        line = flat_storage(value) if as_it_is else value
+        size = line.numel() * line.element_size()
+        if size > self._left:
+            raise MemoryError(
+                f"copies of real inputs would take more than {HOST_SHARE:.0%} of what the host has"
+            )
+        if as_it_is:
+            self.kept[n, stride] = line.to("cpu", copy=True).as_strided(value.shape, stride)
+        else:
+            laid_out = torch.empty_strided(value.shape, stride, dtype=value.dtype)
+            self.kept[n, stride] = laid_out.copy_(value)
+        self._left -= size
+
+
+def _host_memory() -> int:
+    """Bytes of the host's memory that can be had without swapping; all where the system does not say."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        line = next(one for one in lines if one.startswith("MemAvailable:"))
+        return int(line.split()[1]) * 1024
+    return sys.maxsize

@@ -67,9 +67,12 @@ def warm(
     kernels = open_kernels(wishes.cache_dir, wishes.native_dir)
     if isinstance(kernels, CacheUnavailable):
         return WarmReport((), time.perf_counter() - started, str(kernels))
+    lock = DeviceLock(wishes.device_lock)
+    if why := lock.why_unusable():
+        problem = f"no turns on the device: {why}; CUDA_AGENT_DEVICE_LOCK names the file"
+        return WarmReport((), time.perf_counter() - started, problem)
     reports: list[GraphReport] = []
     with _place_for_inputs() as folder:
-        lock = DeviceLock(wishes.device_lock)
         graphs = capture(model, inputs, wishes, training=training, record_in=folder, lock=lock)
         for found in graphs:
             searcher = SearchClient(wishes)

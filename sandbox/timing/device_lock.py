@@ -41,6 +41,24 @@ class DeviceLock:
         """Whether this thread has a turn now."""
         return getattr(self._thread, "held", None) is not None
 
+    def why_unusable(self) -> str:
+        """Why no turn can be had, as where its files cannot be opened; "" where one can."""
+        try:
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                for path in self._files:
+                    path.open("ab").close()
+        except OSError as error:
+            return str(error)
+        return ""
+
+    @property
+    def _files(self) -> tuple[Path, Path, Path]:
+        """The gate, the turnstile and the device."""
+        assert self.path is not None
+        gate, turnstile = (self.path.with_name(f"{self.path.name}.{n}") for n in ("gate", "next"))
+        return gate, turnstile, self.path
+
     def turn(self) -> AbstractContextManager[None]:
         """The device alone, as timings need it. May raise OSError where the files cannot be opened.
 
@@ -74,12 +92,8 @@ class DeviceLock:
 
     @contextmanager
     def _taken(self, kind: int) -> Iterator[None]:
-        assert self.path is not None
-        places = (self.path.with_name(f"{self.path.name}.{name}") for name in ("gate", "next"))
         with ExitStack() as stack:
-            gate, turnstile, device = (
-                stack.enter_context(_unlocked(path)) for path in (*places, self.path)
-            )
+            gate, turnstile, device = (stack.enter_context(_unlocked(p)) for p in self._files)
             if kind == fcntl.LOCK_EX or not _joins(gate, device):
                 fcntl.flock(turnstile, fcntl.LOCK_EX)
                 fcntl.flock(device, kind)

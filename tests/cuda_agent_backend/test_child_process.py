@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +20,20 @@ from cuda_agent_backend.runtime.child_process import Child
 class Gone:
     """A process that is dead."""
 
-    pid, stdin = 4_000_000, None
+    pid, stdin = 4_000_000, io.StringIO()
 
-    def wait(self) -> int:
+    def wait(self, timeout: float) -> int:
         return -9
 
 
-def killed(monkeypatch: pytest.MonkeyPatch, looks: int) -> list[str]:
+class Stuck(Gone):
+    """A process that was killed and does not end, as one that waits for a file system."""
+
+    def wait(self, timeout: float) -> int:
+        raise subprocess.TimeoutExpired("stuck", timeout)
+
+
+def killed(monkeypatch: pytest.MonkeyPatch, looks: int, process: type[Gone] = Gone) -> list[str]:
     """What killing a child does whose group is there for so many looks more."""
     steps: list[str] = []
 
@@ -31,7 +44,8 @@ def killed(monkeypatch: pytest.MonkeyPatch, looks: int) -> list[str]:
             raise ProcessLookupError
 
     child: Any = Child.__new__(Child)
-    child.process, child.own_group, child.owner = Gone(), True, os.getpid()
+    child.process, child.own_group, child.owner = process(), True, os.getpid()
+    child._sending = threading.Lock()
     monkeypatch.setattr(child_process.os, "killpg", killpg)
     monkeypatch.setattr(child_process.scratch, "sweep", lambda: steps.append("sweep"))
     child.kill()
@@ -47,3 +61,26 @@ def test_folders_are_swept_once_the_last_of_the_group_is_gone(
 def test_a_group_that_does_not_die_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_process, "DYING_S", 0.0)
     assert killed(monkeypatch, 1_000_000) == ["kill", "sweep"]
+
+
+def test_nobody_waits_for_a_process_that_does_not_end_when_it_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child_process, "DYING_S", 0.0)
+    assert killed(monkeypatch, 1_000_000, Stuck) == ["kill", "sweep"]
+
+
+def test_a_process_that_does_not_read_is_stopped_while_a_message_to_it_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child_process, "STOP_GRACE_S", 0.1)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    child = Child("unread_child")
+    sent: list[bool] = []
+    sender = threading.Thread(target=lambda: sent.append(child.send({"text": "x" * (1 << 20)})))
+    sender.start()
+    while not child._sending.locked():
+        time.sleep(0.01)
+    child.stop()
+    sender.join(30.0)
+    assert sent == [False] and child.process.returncode == -signal.SIGKILL

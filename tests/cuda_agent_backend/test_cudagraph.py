@@ -185,6 +185,43 @@ def test_what_cannot_be_recorded_is_called_as_it_is() -> None:
     assert "not today" in replayed.reason
 
 
+def test_a_graph_that_found_no_memory_is_recorded_once_there_is_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, short = [1000.0], [True]
+    monkeypatch.setattr(cudagraph, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def record(call: Callable[..., Any], inputs: Sequence[Tensor]) -> HostRecording:
+        if short[0]:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return HostRecording(call, inputs)
+
+    replayed, x, w = CudaGraphCall(linear, (1,), record), torch.randn(3, 4), torch.randn(4, 4)
+    for _ in range(3):
+        torch.testing.assert_close(replayed(x, w)[0], x @ w)
+    assert replayed._recordings == 1 and not replayed.reason
+    short[0] = False
+    clock[0] += 3600.0
+    for _ in range(3):
+        torch.testing.assert_close(replayed(x, w)[0], x @ w)
+    assert HostRecording.made == 1 and not replayed.reason
+
+
+def test_memory_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(cudagraph, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def record(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    replayed, x, w = CudaGraphCall(linear, (1,), record), torch.randn(3, 4), torch.randn(4, 4)
+    for _ in range(20):
+        torch.testing.assert_close(replayed(x, w)[0], x @ w)
+        clock[0] += 3600.0
+    assert replayed._recordings == cudagraph.MOST_RECORDINGS
+    assert replayed.reason == "memory was short too often"
+
+
 def test_a_replay_that_does_not_give_what_a_call_does_is_not_used() -> None:
     class Empty(HostRecording):
         def replay(self) -> None: ...

@@ -18,10 +18,15 @@ from cuda_agent_backend.backend import cuda_agent
 from cuda_agent_backend.hook import kernel_pass
 from cuda_agent_backend.hook.background import HotSwap
 from cuda_agent_backend.hook.kernel_pass import KernelPass
+from cuda_agent_backend.runtime import kernels, machine
+from cuda_agent_backend.runtime.kernels import Kernels
 from cuda_agent_backend.search import client, durations
 from cuda_agent_backend.search.client import SearchProcess
 from cuda_agent_backend.search.durations import Durations
+from kernel_cache import CacheUnavailable
 from kernel_cache.index import Index
+from kernel_cache.values import Fault
+from sandbox.compile.toolchain import Missing
 
 
 def raising(error: Exception) -> Callable[..., Any]:
@@ -125,6 +130,67 @@ def test_an_interrupt_as_a_transaction_begins_leaves_nobody_out(
     with other.transaction():
         other.set("name", 1)
     assert index.get("name") == 1
+
+
+@pytest.mark.parametrize("torchs_folder_is_read", [True, False])
+def test_code_is_outdated_where_the_kernel_cache_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torchs_folder_is_read: bool
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    cache = kit.cache_of(kit.options_in(tmp_path))
+    made, other = Kernels(cache), Kernels(cache)
+    monkeypatch.setattr(
+        type(cache), "outdate", lambda self: CacheUnavailable(Fault.NO_ACCESS, "full", "make room")
+    )
+    before = made.fingerprint()
+    assert before == made.fingerprint() == other.fingerprint()
+    made.outdate()
+    after = made.fingerprint()
+    assert before != after == other.fingerprint()
+    made.outdate()
+    assert after != made.fingerprint() == other.fingerprint()
+    if not torchs_folder_is_read:
+        note = tmp_path / "inductor" / kernels.OUTDATED
+        note.unlink()
+        note.mkdir()
+        assert made.fingerprint() != made.fingerprint(), "nothing is found again"
+
+
+def test_what_a_machine_is_called_is_not_kept_where_it_could_not_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = machine.arch_of("cpu")
+    machine.arch_of.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.Path, "read_text", raising(OSError(errno.EMFILE, "too many")))
+        with pytest.raises(OSError, match="too many"):
+            machine.arch_of("cpu")
+    assert machine.arch_of("cpu") == known
+
+
+def test_which_libraries_there_are_is_not_kept_where_nothing_could_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine.libraries.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.version, "cuda", "13.0")
+        patch.setattr(machine.metadata, "distributions", list)
+        with pytest.raises(OSError, match="no installed package is to be seen"):
+            machine.libraries()
+    assert machine.libraries() == f"torch {torch.__version__}" or torch.version.cuda
+
+
+@pytest.mark.parametrize(
+    ("log", "again"), [("ld: No space left on device", True), ("op.cpp: error: no type", False)]
+)
+def test_the_operator_library_is_built_later_where_it_could_not_be_for_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, again: bool
+) -> None:
+    found = Missing("the operator library does not compile", "see the log", log)
+    monkeypatch.setattr(kernels.launcher, "ensure_native", lambda folder: found)
+    made = Kernels(kit.cache_of(kit.options_in(tmp_path)), tmp_path / "native")
+    made._make_native()
+    assert (made.native_dir == tmp_path / "native") is again
 
 
 def test_without_a_home_a_model_runs_on_inductor(monkeypatch: pytest.MonkeyPatch) -> None:

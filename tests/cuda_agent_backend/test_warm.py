@@ -19,7 +19,7 @@ from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.runtime.tensor_files import load, save
 from cuda_agent_backend.search import client as searching
 from cuda_agent_backend.search.client import SearchProcess
-from cuda_agent_backend.tools import tables
+from cuda_agent_backend.tools import record_inputs, tables
 from cuda_agent_backend.tools.capture import capture
 from cuda_agent_backend.tools.record_inputs import canonical_forms
 from cuda_agent_backend.tools.warm import warm
@@ -149,3 +149,23 @@ def test_tensors_survive_files_with_their_strides(tensor: Tensor, tmp_path: Path
     (again,) = load(tmp_path / "t")
     assert again.stride() == tensor.stride() and again.dtype == tensor.dtype
     assert torch.equal(again, tensor)
+
+
+def test_a_model_is_not_warmed_without_turns_on_its_device(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    own = {**OPTIONS, "cuda_agent.device_lock": str(tmp_path / "file" / "lock")}
+    report = warm(torch.exp, (torch.randn(8, 8),), options=own)
+    assert not report.graphs and "no turns on the device" in report.problem
+    assert "CUDA_AGENT_DEVICE_LOCK" in report.problem
+
+
+def test_what_the_host_has_no_memory_for_is_searched_on_drawn_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs = (torch.randn(8, 8) / 8, torch.randn(8, 8) / 8)
+    monkeypatch.setattr(log, "_said", {})
+    (whole,) = capture(network, inputs, kit.options_in(tmp_path), record_in=tmp_path / "whole")
+    monkeypatch.setattr(record_inputs, "_host_memory", lambda: 2 * inputs[0].nbytes)
+    (some,) = capture(network, inputs, kit.options_in(tmp_path), record_in=tmp_path / "some")
+    assert len(whole.recorded) > len(some.recorded)
+    assert "copies of real inputs would take more than 50% of what the host has" in caplog.text
