@@ -250,3 +250,14 @@ def test_a_measurement_without_tasks_is_refused(
     assert "no tasks" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["measure", str(tmp_path), "--out", "o", "--part", "3/2"])
+
+
+def test_a_measurement_beside_tables_that_are_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    region = tmp_path / "region.json"
+    region.write_text(measured()[0].task)
+    missing = str(tmp_path / "none.parquet")
+    words = ["measure", str(region), "--device", "cpu", "--out", str(tmp_path / "o")]
+    assert main([*words, "--known", missing]) == 2
+    assert missing in capsys.readouterr().err

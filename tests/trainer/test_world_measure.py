@@ -106,6 +106,14 @@ def test_a_run_goes_on_without_measuring_anything_twice(
     assert part(folder, table.id).read_bytes() == before
 
 
+def test_a_run_does_not_measure_what_another_file_has(
+    judge: Judge, tmp_path: Path, table: Table
+) -> None:
+    settings = MeasureSettings(tmp_path, "cpu", "x86", PER_TASK, known=frozenset({table.id}))
+    progress = Run(settings, judge, Here.of("cpu")).measure([Region("first", TASK.to_json())])
+    assert (progress.tables, progress.known) == (0, 1) and not (tmp_path / "tables").exists()
+
+
 class Checking:
     """A bench that checks whatever it times: which candidates a profile checks depends on their times."""
 

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,14 @@ def add_arguments(commands: Any, whole: Any) -> None:
     measure.add_argument("--part", type=_part, default=(1, 1), metavar="K/N")
     measure.add_argument(
         "--time-limit", type=float, default=float("inf"), metavar="S", help="seconds"
+    )
+    measure.add_argument(
+        "--known",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="TABLES",
+        help="tables that are there already and not measured again",
     )
     pack = commands.add_parser("pack", help="put tables into one file")
     pack.add_argument("tables", type=Path, nargs="+", metavar="TABLES")
@@ -64,8 +72,8 @@ def measure(args: argparse.Namespace) -> int:
         raise CommandError(found.reason)
     if args.per_task < 0:
         raise CommandError("--per-task is a number of schedules, or 0 for all")
-    wanted = part_of(found, *args.part)
-    with _run(args) as run:
+    wanted, known = part_of(found, *args.part), frozenset(t.id for t in _read(args.known))
+    with _run(args, known) as run:
         progress = run.measure(wanted, _tell)
     print(
         f"{progress.tables} new tables with {progress.rows} schedules in {args.out}; "
@@ -77,7 +85,7 @@ def measure(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _run(args: argparse.Namespace) -> Iterator[Any]:
+def _run(args: argparse.Namespace, known: frozenset[str]) -> Iterator[Any]:
     import torch
 
     from cuda_agent_backend.runtime.machine import arch_of
@@ -111,9 +119,19 @@ def _run(args: argparse.Namespace) -> Iterator[Any]:
             args.per_task,
             args.jobs or jobs_here(args.device),
             args.time_limit,
+            known,
             lock=lock,
         )
         yield Run(wanted, judge, Here.of(args.device))
+
+
+def _read(paths: Sequence[Path]) -> list[Table]:
+    from trainer.world.files import read
+
+    try:
+        return read(paths)
+    except (OSError, ValueError) as error:
+        raise CommandError(str(error)) from None
 
 
 def _tell(table: Table) -> None:
@@ -128,12 +146,9 @@ def _tell(table: Table) -> None:
 
 def pack(args: argparse.Namespace) -> int:
     """Read tables, write one file."""
-    from trainer.world.files import read, write
+    from trainer.world.files import write
 
-    try:
-        found = read(args.tables)
-    except ValueError as error:
-        raise CommandError(str(error)) from None
+    found = _read(args.tables)
     if not found:
         raise CommandError("there are no tables")
     write(found, args.out)

@@ -57,9 +57,10 @@ ENOUGH = 0.9
 @dataclass(frozen=True)
 class MeasureSettings:
     """out: the run's folder. per_task: candidates a table, 0 for all. jobs: compilers side by side; on cuda half as
-    many programs are looked at meanwhile. limit_s: seconds after which no further table is begun. most_bytes: of a
-    region's largest tensor. memory_bytes: of a program's inputs and weights. lock: the file by which the judge takes
-    its turns on the device; by default one in the run's folder. effort: of timing."""
+    many programs are looked at meanwhile. limit_s: seconds after which no further table is begun. known: ids of tables
+    that are elsewhere and not measured again. most_bytes: of a region's largest tensor. memory_bytes: of a program's
+    inputs and weights. lock: the file by which the judge takes its turns on the device; by default one in the run's
+    folder. effort: of timing."""
 
     out: Path
     target: str
@@ -67,6 +68,7 @@ class MeasureSettings:
     per_task: int = 64
     jobs: int = 1
     limit_s: float = float("inf")
+    known: frozenset[str] = frozenset()
     most_bytes: int = 256 << 20
     memory_bytes: int = 4 << 30
     lock: Path | None = None
@@ -199,7 +201,8 @@ class Run:
             return None
         id = table_id(task.digest, self.settings.arch, self.here.device_name)
         with self._guard:
-            if id in self._seen or part(self.settings.out, id).exists():
+            there = id in self.settings.known or part(self.settings.out, id).exists()
+            if there or id in self._seen:
                 self.progress.known += 1
                 return None
             self._seen.add(id)
