@@ -93,9 +93,12 @@ class Child:
             return
         try:
             self._close_input(STOP_GRACE_S)
-            self.process.wait(STOP_GRACE_S)
+            killed = self.process.wait(STOP_GRACE_S) < 0
         except (subprocess.TimeoutExpired, TimeoutError):
             self.kill()
+        else:
+            if killed:  # as while it was ending: nobody else may come to remove what it left
+                scratch.sweep()
 
     def kill(self) -> None:
         """Kill it now, and everything in its group."""

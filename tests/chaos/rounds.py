@@ -179,6 +179,7 @@ def _start(
         "XDG_CACHE_HOME": str(ground.shared / "xdg"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": "1",
+        "KINETO_LOG_LEVEL": "99",  # the profiler, asked again and again, would fill the log
         "CUDA_VISIBLE_DEVICES": "",
         **({"CHAOS_WHOLE": "1"} if plan.whole else {}),
         **({"CHAOS_FORGETS": "1"} if plan.forgets else {}),

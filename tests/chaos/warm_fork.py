@@ -131,7 +131,6 @@ class Warm:
         paths = [str(tests.parent), str(tests), os.environ.get("PYTHONPATH", "")]
         own = {ADDRESS: self.address, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         own |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        own["KINETO_LOG_LEVEL"] = "99"  # the profiler, asked again and again, would fill the log
         # No process survives a fork with a device.
         own |= {"CUDA_VISIBLE_DEVICES": "", ASK_NVML: "1"}
         self.log = place / "warm.log"

@@ -84,3 +84,15 @@ def test_a_process_that_does_not_read_is_stopped_while_a_message_to_it_is_on_its
     child.stop()
     sender.join(30.0)
     assert sent == [False] and child.process.returncode == -signal.SIGKILL
+
+
+def test_what_a_child_leaves_that_is_killed_as_it_ends_is_swept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swept: list[bool] = []
+    monkeypatch.setattr(child_process.scratch, "sweep", lambda: swept.append(True))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    for signalled in (False, True):
+        child = Child("ending_child", ["killed"] if signalled else [])
+        child.stop()
+        assert swept == [True] * signalled and child.process.returncode is not None
