@@ -25,8 +25,8 @@ from chaos import faults
 KNOWN = {"exp": "std::exp(a)", "neg exp": "std::exp(-a)"}
 WHOLE, FORGETS, SEARCH_S = "CHAOS_WHOLE", "CHAOS_FORGETS", "CHAOS_SEARCH_S"
 SHAPE = (64, 512)
-PATIENCE_S = 20.0
-"""How long a user waits in the background mode."""
+PATIENCE_S, LOOKING_S, IDLE_S = 20.0, 120.0, 5.0
+"""How long a user waits in the background mode; one that looks, for a kernel that there must be; and for none."""
 PACKAGES = ("torch", "cuda_agent_backend", "sandbox", "kernel_cache")
 """Whose code a user's process runs."""
 COMPILES = os.path.join("torch", "_inductor", "compile_fx.py")  # noqa: PTH118
@@ -126,7 +126,7 @@ def user(arguments: Sequence[str]) -> int:
         torch._dynamo.reset()
         for name in wishes["models"]:
             function = models()[name]
-            told = _compiled(function, x, function(x), wishes)
+            told = _compiled(name, function, x, function(x), wishes)
             right = right and told["equal"] is not False
             print(json.dumps({"model": name, "mode": wishes["mode"], **told}), flush=True)
     _end_search()
@@ -156,7 +156,7 @@ def _connections() -> int:
 
 
 def _compiled(
-    function: Callable[[Any], Any], x: Any, expected: Any, wishes: dict[str, Any]
+    name: str, function: Callable[[Any], Any], x: Any, expected: Any, wishes: dict[str, Any]
 ) -> dict[str, Any]:
     import torch
 
@@ -182,7 +182,8 @@ def _compiled(
         if wishes["look"] or not is_torchs_own(error):
             raise
         return {"equal": None, "torchs_own": f"{type(error).__name__}: {error}"[:200]}
-    until = time.monotonic() + (PATIENCE_S if wishes["mode"] == "background" else 0.0)
+    patience_s = _patience_s(name, wishes["look"])
+    until = time.monotonic() + (patience_s if wishes["mode"] == "background" else 0.0)
     uses = wishes["look"] and _uses_kernel(compiled, x)
     while wishes["mode"] == "background" and time.monotonic() < until and not uses:
         time.sleep(0.2)
@@ -214,6 +215,12 @@ def _package(filename: str) -> str:
     """Which of `PACKAGES` a file is of; "" for another."""
     parts = Path(filename).parts
     return next((part for part in reversed(parts) if part in PACKAGES), "")
+
+
+def _patience_s(name: str, looks: bool) -> float:
+    if os.environ.get(WHOLE) or not looks:
+        return PATIENCE_S
+    return LOOKING_S if name in KNOWN else IDLE_S
 
 
 def _waited_enough(until: float) -> bool:
