@@ -17,10 +17,11 @@ from sandbox.failures import CompileFailed, TimedOut
 from sandbox.judge.survey import Found
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Task
+from sandbox.timing import decision
 from trainer.world.families import POINTWISE, family_of
 from trainer.world.files import part, read, write
 from trainer.world.replay import PAIRS, Replay
-from trainer.world.replay_tools import NOT_MEASURED, ReplayTools
+from trainer.world.replay_tools import NOT_MEASURED, ReplayTools, enough_pairs
 from trainer.world.row_of import kernel_facts, row_of
 from trainer.world.rows import from_dict, table_id, to_dict
 from trainer.world.schedules import enumerate_schedules, sampled
@@ -187,3 +188,26 @@ def test_what_was_wrong_or_not_measured_is_answered_as_it_would_be() -> None:
     unknown = ask("sketch", schedule=[{"sketch": "none"}])
     assert unknown["ok"] is False and unknown["error"] == NOT_MEASURED
     assert tools.finished is None
+
+
+def test_a_verdict_needs_no_more_pairs_than_a_table_took_away_from_its_best() -> None:
+    few = ((3.0, 1.0), (2.0, 1.0), (4.0, 1.0), (3.1, 1.0))
+    many = enough_pairs(few)
+    assert len(many) == decision.MIN_PAIRS and set(many) == set(few)
+    assert enough_pairs(many) == many
+    samples = {"eager": [b for b, _ in many], "candidate": [c for _, c in many]}
+    found = decision.report(samples)
+    assert found.wins and found.speedup.low == 2.0
+
+
+def test_what_is_far_from_a_tables_best_and_faster_than_the_baselines_wins() -> None:
+    short = 0
+    for table in measured():
+        for row in (r for r in table.rows if r.works and len(r.pairs) < decision.MIN_PAIRS):
+            tools, schedule = ReplayTools.of(table), json.loads(row.schedules[0])
+            tools.run([ToolCall.of("1", "sketch", schedule=schedule)])
+            (answer,) = tools.run([ToolCall.of("2", "submit", candidate=row.candidate)])
+            least = min(b / c for b, c in row.pairs)
+            assert json.loads(answer["content"])["ok"] is (least > decision.THRESHOLD), row
+            short += 1
+    assert short > 10
