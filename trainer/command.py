@@ -17,6 +17,7 @@ from trainer.arena import command as arena
 from trainer.errors import CommandError
 from trainer.integrations import command as integrations
 from trainer.stages import command as stages
+from trainer.stages import contest_command
 from trainer.synthesis.compose.task import Composer, NotComposed, Wishes
 from trainer.synthesis.dataset.journal import OtherRun
 from trainer.synthesis.machine import Machine, NoDevice
@@ -93,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     world.add_arguments(commands, _whole)
     arena.add_arguments(commands, _whole)
     stages.add_arguments(commands)
+    contest_command.add_arguments(commands, _whole)
     integrations.add_arguments(commands, _whole)
     return top
 
@@ -194,6 +196,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "pack": world.pack,
     "arena": arena.arena,
     "tables": arena.tables,
+    "contest": contest_command.contest,
     **dict.fromkeys(stages.HELP, stages.run),
     "plot": stages.plot,
     "serve-env": integrations.serve,

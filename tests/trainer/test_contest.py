@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cuda_agent_backend.agent.policies.trained import weights
 from cuda_agent_backend.agent.policies.trained.sampler import Sampler
 from cuda_agent_backend.agent.policies.trained.speech import Speech
-from cuda_agent_backend.agent.protocol import ToolCall
-from trainer.arena.play import BUDGETS
+from cuda_agent_backend.agent.protocol import ToolCall, Turn
+from trainer.arena.play import BUDGETS, noise_of, play
+from trainer.command import main
 from trainer.policy.model import Size, actor_of, config_of
 from trainer.rivals.protocol import view_of
 from trainer.rollout.demonstrations import chance_policy
+from trainer.rollout.table_world import held_out_families
 from trainer.stages import contest
 from trainer.stages.contest import TrainedRival, _row
 from trainer.world.files import read
 from trainer.world.replay import Replay
+from trainer.world.replay_tools import TableBench
 
 TABLES = read([Path(__file__).parent / "data" / "cpu-tables.parquet"])
 SPEECH = Speech()
@@ -86,9 +91,103 @@ def test_a_call_that_makes_no_sense_has_no_row_judged(name: str, arguments: str)
     assert _row(ToolCall("1", name, arguments), view_of(TABLES[0])) is None
 
 
+class Repeats:
+    """Sketches the first schedule, and profiles it for ever."""
+
+    name = "repeats"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def act(self, messages: Any, tools: Any) -> Turn:
+        self.calls += 1
+        last = messages[-1]
+        if last["role"] != "tool":
+            return Turn("", (ToolCall.of("c", "look"),))
+        answer = json.loads(last["content"])
+        if last["name"] == "look":
+            return Turn("", (ToolCall.of("c", "sketch", schedule=answer["schedules"][0]),))
+        if last["name"] == "sketch":
+            self.candidate = answer["candidate"]
+        return Turn("", (ToolCall.of("c", "profile", candidate=self.candidate),))
+
+
+def test_what_is_asked_for_again_costs_a_judgement(
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Repeats()
+    monkeypatch.setattr(contest, "policy_of", lambda *_: policy)
+    table = next(t for t in TABLES if all(row.works for row in t.rows))
+    found = play(TrainedRival(sampler, [table], 3), table, 0, 3)
+    assert len(found.judged) == 1 and policy.calls == 2 + 3
+
+
+def test_the_policy_hears_what_every_rival_hears(sampler: Sampler) -> None:
+    table = next(t for t in TABLES if all(row.works for row in t.rows))
+    bench = TableBench(table, noise_of(table, 4))
+    replay = Replay(table, noise_of(table, 4))
+    for row in (2, 0, 2):
+        pairs = bench.replay.draw(row)
+        assert statistics.median(b / c for b, c in pairs) == pytest.approx(replay.judge(row).speed)
+
+
+def test_equal_trainings_take_turns_over_seeds(sampler: Sampler) -> None:
+    asked: list[int] = []
+
+    class Heard:
+        def __init__(self, number: int) -> None:
+            self.number, self.speech = number, sampler.speech
+
+        def session(self) -> Any:
+            asked.append(self.number)
+            return sampler.session()
+
+    games = contest.games_of([Heard(0), Heard(1)], TABLES[:2], 3)  # type: ignore[list-item]
+    assert [game.seed for game in games] == [0, 0, 1, 1, 2, 2]
+    assert asked == [n for n in (0, 1, 0) for _ in range(2 * len(BUDGETS))]
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """A policy's folder, as a run leaves it."""
+    ids = SPEECH.words.ids
+    actor = actor_of(config_of(TINY, len(ids), ids["<end>"], ids["<pad>"]), 0)
+    weights.save(actor, SPEECH, {"held_out": 0.3}, tmp_path / "policy")
+    return tmp_path / "policy"
+
+
+def test_the_command_plays_policies_beside_rivals_and_controls(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = str(Path(__file__).parent / "data" / "cpu-tables.parquet"), str(tmp_path / "out")
+    wanted = ["contest", file, "--policy", str(trained), "--policy", str(trained), "--out", out]
+    assert main([*wanted, "--seeds", "2", "--rivals", "order,nearest,ranker-shuffled"]) == 0
+    found = json.loads((tmp_path / "out" / "arena.json").read_text())
+    rivals = found["splits"]["held_out"]
+    assert set(rivals) == {"trained", "order", "nearest", "ranker-shuffled"}
+    assert found["policies"] == {"trainings": 2, "held_out": 0.3}
+    away = held_out_families([table.family for table in TABLES], 0.3)
+    assert rivals["trained"]["families"] == rivals["order"]["families"] <= len(away)
+    assert "Families that the policy was not trained on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("card", "said"), [({}, "does not say which share"), ({"held_out": 0.0}, "does not say")]
+)
+def test_a_policy_that_was_kept_from_nothing_is_not_compared(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], card: Any, said: str
+) -> None:
+    ids = SPEECH.words.ids
+    actor = actor_of(config_of(TINY, len(ids), ids["<end>"], ids["<pad>"]), 0)
+    weights.save(actor, SPEECH, card, tmp_path / "other")
+    file = str(Path(__file__).parent / "data" / "cpu-tables.parquet")
+    words = ["contest", file, "--policy", str(tmp_path / "other"), "--out", str(tmp_path / "out")]
+    assert main(words) == 2 and said in capsys.readouterr().err
+
+
 def test_the_contest_gives_the_arenas_figures_of_all(sampler: Sampler) -> None:
-    found = contest.contest(sampler, TABLES[:8], TABLES[8:], ("order", "nearest"), 2)
-    assert sorted(found) == ["nearest", "order", "trained"]
+    found = contest.contest(sampler, TABLES[:8], TABLES[8:], ("order", "search-blind"), 2)
+    assert sorted(found) == ["order", "search-blind", "trained"]
     for figures in found.values():
         assert figures["seeds"] == 2 and figures["tables"] == len(TABLES) - 8
         assert all(figures["at"][str(b)]["worst_slowdown"] >= 1.0 for b in BUDGETS)

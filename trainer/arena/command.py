@@ -37,9 +37,7 @@ def add_arguments(commands: Any, whole: Any) -> None:
 
 def arena(args: argparse.Namespace) -> int:
     """Run it; the exit status."""
-    from cuda_agent_backend.bench.provenance import versions
-    from cuda_agent_backend.json_values import write_json
-    from trainer.arena.report import page, plot
+    from trainer.arena.progress import progress
     from trainer.arena.splits import SPLITS
     from trainer.arena.tournament import jobs_of, tournament
     from trainer.rivals.registry import CONTROLS, RIVALS, missing
@@ -58,17 +56,25 @@ def arena(args: argparse.Namespace) -> int:
         raise CommandError(
             f"{len(tables)} tables are too few or too much alike for any of the splits"
         )
-    with _progress(len(jobs)) as tell:
+    with progress(len(jobs), "games") as tell:
         results = tournament(args.tables, tables, jobs, args.jobs, tell)
-    found = results.to_json(tables)
-    found["versions"] = versions(("torch", "scikit-learn", "lightgbm", "numpy"))
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_json(args.out / "arena.json", found)
-    text = page(found)
-    (args.out / "arena.md").write_text(text, encoding="utf-8")
-    plot(found, args.out)
-    print(text)
+    print(written(results.to_json(tables), args.out))
     return 0
+
+
+def written(found: dict[str, Any], out: Path) -> str:
+    """The page of some figures, which is written into a folder with them and their plots."""
+    from cuda_agent_backend.bench.provenance import versions
+    from cuda_agent_backend.json_values import write_json
+    from trainer.arena.report import page, plot
+
+    found["versions"] = versions(("torch", "scikit-learn", "lightgbm", "numpy"))
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "arena.json", found)
+    text = page(found)
+    (out / "arena.md").write_text(text, encoding="utf-8")
+    plot(found, out)
+    return text
 
 
 def tables(args: argparse.Namespace) -> int:
@@ -99,17 +105,3 @@ def _read(paths: Sequence[Path]) -> list[Table]:
     if not found:
         raise CommandError("there are no tables")
     return found
-
-
-def _progress(total: int) -> Any:
-    import contextlib
-
-    from rich import progress
-
-    @contextlib.contextmanager
-    def shown() -> Any:
-        with progress.Progress(transient=True) as bar:
-            task = bar.add_task("games", total=total)
-            yield lambda done: bar.update(task, completed=done)
-
-    return shown()

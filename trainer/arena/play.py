@@ -61,7 +61,7 @@ def answers(table: Table) -> frozenset[int]:
 
 def play(rival: Rival, table: Table, seed: int, most: int = BUDGETS[-1]) -> Played:
     """Play up to ``most`` judgements. seed: of what the rival draws, and of what each judgement says."""
-    replay = Replay(table, seed=random.Random(f"{table.id} {seed}").getrandbits(62))
+    replay = Replay(table, noise_of(table, seed))
     game = rival.play(view_of(table), seed)
     judged: list[int] = []
     told: list[float] = []
@@ -80,6 +80,11 @@ def play(rival: Rival, table: Table, seed: int, most: int = BUDGETS[-1]) -> Play
         pass
     game.close()
     return _result(table, judged, told, seconds)
+
+
+def noise_of(table: Table, seed: int) -> int:
+    """The seed of what judgements say: every rival hears the same of the same row, asked for at the same place."""
+    return random.Random(f"{table.id} {seed}").getrandbits(62)
 
 
 def _result(

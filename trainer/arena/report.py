@@ -14,6 +14,7 @@ TITLES = {
     "shape": "Unseen sizes of known graphs",
     "device": "Another device",
     "dtype": "Another dtype",
+    "held_out": "Families that the policy was not trained on",
 }
 HEADER = (
     "| rival | " + " | ".join(f"slowdown at {k}" for k in BUDGETS) + " | worst at 3 | hits at 3 | "

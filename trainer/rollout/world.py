@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from cuda_agent_backend.agent.environment import first_messages
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall
+from trainer.world.replay_tools import NOT_MEASURED
 
 JUDGING = ("verify", "profile")
 """Tools of which each call is a judgement."""
@@ -44,7 +45,7 @@ class Counted:
     """An episode's tools, with the judgements that were asked for counted. All else is the tools' own.
 
     A judgement is a profile, a verification, a submission of what was never profiled, or a schedule that gives no
-    candidate.
+    candidate. One that a table does not have, as it was never tried, is none.
     """
 
     def __init__(self, tools: Any, judgements: int) -> None:
@@ -81,7 +82,8 @@ class Counted:
         for call, answer in zip(calls, answers, strict=True):
             content = str(answer["content"])
             self.failures += '"error"' in content
-            failed = call.name == "sketch" and '"ok": true' not in content
+            tried = call.name == "sketch" and NOT_MEASURED not in content
+            failed = tried and '"ok": true' not in content
             unseen = call.name == "submit" and not any(name in call.arguments for name in profiled)
             gave_up = call.name == "submit" and '"candidate"' not in call.arguments
             self.judgements += call.name in JUDGING or failed or (unseen and not gave_up)

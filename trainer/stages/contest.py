@@ -7,23 +7,23 @@ and each candidate that it has judged for the first time is a row that it asks f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from cuda_agent_backend.agent.protocol import Policy, Stopped, ToolCall
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from trainer.arena.figures import Game, figures
-from trainer.arena.play import BUDGETS, Played, play
+from trainer.arena.play import BUDGETS, Played, noise_of, play
 from trainer.rivals.protocol import Play, View
-from trainer.rivals.registry import RIVALS
+from trainer.rivals.registry import CONTROLS, RIVALS
 from trainer.rollout.chat import Speaker, policy_of
 from trainer.rollout.world import Counted
 from trainer.world.replay_tools import ReplayTools
 from trainer.world.rows import Table
 
 NAME = "trained"
-TURNS = 60
+TURNS = 72
 
 
 class TrainedRival:
@@ -40,21 +40,23 @@ class TrainedRival:
 
     def play(self, view: View, seed: int) -> Play:
         """See `Rival`. seed: of the policy's draws, and of what its tools answer."""
-        tools = Counted(ReplayTools.of(self._tables[view.names], seed), self._budget)
+        table = self._tables[view.names]
+        tools = Counted(ReplayTools.of(table, noise_of(table, seed)), self._budget)
         session = self._sampler.session()
         policy = policy_of(
             self._sampler, lambda request: session.generate([request])[0], 0, f"arena/{seed}"
         )
         judged: set[int] = set()
-        for call in _calls(policy, tools):
+        for call in _calls(policy, tools, self._budget):
             row = _row(call, view)
             if row is not None and row not in judged:
                 judged.add(row)
                 yield row
 
 
-def _calls(policy: Policy, tools: Counted) -> Iterator[ToolCall]:
-    """The calls of an episode, each after it was answered."""
+def _calls(policy: Policy, tools: Counted, budget: int) -> Iterator[ToolCall]:
+    """The calls of an episode, each after it was answered, until it has ended or has had its judgements: one that is
+    asked for again costs as much as in training."""
     messages = tools.first()
     for _ in range(TURNS):
         turn = policy.act(messages, tools.schemas)
@@ -66,7 +68,7 @@ def _calls(policy: Policy, tools: Counted) -> Iterator[ToolCall]:
             messages += answers
             if call.name != "sketch" or '"ok": false' in str(answers[0]["content"]):
                 yield call
-            if tools.finished is not None:
+            if tools.finished is not None or tools.judgements >= budget:
                 return
 
 
@@ -92,19 +94,33 @@ def contest(
     seeds: int,
 ) -> Mapping[str, Any]:
     """The arena's figures of the policy and of rivals that learn from the same tables, by name."""
-    games: dict[str, list[Game]] = {NAME: []}
-    for seed in range(seeds):
-        games[NAME] += [
-            Game(table.id, table.family, seed, _at_each_budget(sampler, table, seed))
-            for table in test
-        ]
-        for name in rivals:
-            rival = RIVALS[name]()
+    games = {NAME: games_of([sampler], test, seeds)}
+    for name in rivals:
+        for seed in range(seeds):
+            rival = (RIVALS | CONTROLS)[name]()
             rival.fit(train, seed)
             games.setdefault(name, []).extend(
                 Game(table.id, table.family, seed, play(rival, table, seed)) for table in test
             )
     return {name: figures(own) for name, own in games.items()}
+
+
+def games_of(
+    samplers: Sequence[Speaker],
+    tables: Sequence[Table],
+    seeds: int,
+    tell: Callable[[int], None] = lambda _: None,
+) -> list[Game]:
+    """The policy's games. samplers: of equal trainings with different seeds, which take turns; of one alone, seeds say
+    what tools answer, and nothing of how trainings scatter. tell: is told how many games are done."""
+    games: list[Game] = []
+    for seed in range(seeds):
+        sampler = samplers[seed % len(samplers)]
+        for table in tables:
+            played = _at_each_budget(sampler, table, seed)
+            games.append(Game(table.id, table.family, seed, played))
+            tell(len(games))
+    return games
 
 
 def _at_each_budget(sampler: Speaker, table: Table, seed: int) -> Played:
