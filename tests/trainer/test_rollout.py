@@ -22,14 +22,18 @@ from trainer.policy.model import Size, actor_of, config_of, critic_of
 from trainer.ppo.episode import Episode
 from trainer.ppo.prepare import Estimates, prepare
 from trainer.ppo.ranks import Alone
+from trainer.rivals.registry import RIVALS as ARENA
 from trainer.rollout.demonstrations import chance_policy, demonstrations
-from trainer.rollout.episodes import Plan, Play, Played, played, roll_out
+from trainer.rollout.episodes import Plan, Play, Played, played, rewarded, roll_out
 from trainer.rollout.filters import RULES, filtered, why_dropped
 from trainer.rollout.lockstep import Lockstep
+from trainer.rollout.rival_policy import Tutors
+from trainer.rollout.table_world import TableWorld, held_out_families
 from trainer.rollout.world import Counted
 from trainer.stages.config import BadConfig, WorldSettings
 from trainer.stages.worlds import world_of
 from trainer.world.files import read
+from trainer.world.replay_tools import NOT_MEASURED, ReplayTools
 
 SPEECH = Speech()
 TABLES = Path(__file__).parent / "data" / "cpu-tables.parquet"
@@ -125,6 +129,19 @@ def test_time_is_counted_in_judgements_and_the_policy_is_told_how_many() -> None
     assert unseen.judgements == 1
 
 
+def test_a_schedule_that_no_table_has_is_no_judgement() -> None:
+    table = read([TABLES])[0]
+    tools = Counted(ReplayTools.of(table), 3)
+    (look,) = tools.run([ToolCall.of("1", "look")])
+    known = {text for row in table.rows for text in row.schedules}
+    known |= {one.schedule for one in table.refused}
+    first = json.loads(look["content"])["schedules"][0]
+    other = [{**kernel, "unheard": 77} for kernel in first]
+    assert json.dumps(other, sort_keys=True) not in known
+    (answer,) = tools.run([ToolCall.of("2", "sketch", schedule=other)])
+    assert NOT_MEASURED in str(answer["content"]) and tools.judgements == 0
+
+
 def test_an_episode_ends_with_its_budget() -> None:
     search = SearchPolicy()
     plan = Plan("64", "0", 1)
@@ -185,6 +202,16 @@ def test_measured_tables_answer_as_the_tools_do_and_families_are_held_out(tmp_pa
     world.close()
 
 
+def test_a_family_is_held_out_of_every_set_or_of_none() -> None:
+    names = [f"family {n}" for n in range(200)]
+    held = held_out_families(names, 0.2)
+    assert 20 <= len(held) <= 60
+    for some in (names[::2], names[:30], [*names, "another"]):
+        assert held_out_families(some, 0.2) - {"another"} == held & set(some)
+    assert held_out_families(["one", "two"], 1e-9) and not held_out_families(names, 0.0)
+    assert held_out_families(names, 1.0) == set(names) and not held_out_families([], 0.2)
+
+
 def test_worlds_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
     (tmp_path / "no.parquet").write_text("no")
     for settings, said in (
@@ -231,6 +258,68 @@ def test_raw_speed_up_as_reward_is_the_ablations() -> None:
     for reward, want in (("outcome", 3.0), ("speedup", 1.5)):
         one = played(SearchPolicy(), plan, Timed(), Play(reward=reward), SPEECH)  # type: ignore[arg-type]
         assert one.episode.reward == want
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "speed", "best", "want"),
+    [
+        ("outcome", 3.0, 1.2, 2.4, 3.0),
+        ("graded", 3.0, 1.2, 2.4, 2.5),
+        ("graded", 3.0, 2.5, 2.4, 3.0),
+        ("graded", 3.0, 1.2, 0.0, 3.0),
+        ("graded", 1.0, 0.9, 2.4, 1.0),
+        ("graded", -1.0, 0.0, 2.4, -1.0),
+        ("graded", None, 0.0, 2.4, None),
+        ("speedup", 1.0, 0.9, 2.4, 0.9),
+        ("speedup", -1.0, 0.0, 2.4, -1.0),
+    ],
+)
+def test_what_wins_is_worth_its_share_of_the_best_where_rewards_are_graded(
+    kind: Any, outcome: float | None, speed: float, best: float, want: float | None
+) -> None:
+    assert rewarded(kind, outcome, speed, best) == want
+
+
+def test_a_table_tells_the_best_that_is_known_of_it() -> None:
+    world = world_of(WorldSettings(paths=(str(TABLES),)))
+    found = [
+        played(SearchPolicy(), Plan(id, "s", 10), world, Play(reward="graded"), SPEECH)
+        for id in world.tasks
+    ]
+    won = [one.episode.reward for one in found if one.episode.notes["won"]]
+    assert won and all(reward is not None and 2.0 < reward <= 3.0 for reward in won)
+
+
+@pytest.mark.parametrize("name", ["order", "portfolio", "nearest", "ranker"])
+def test_the_arenas_rivals_are_read_in_the_policys_words_and_play_what_they_never_saw(
+    name: str,
+) -> None:
+    world = world_of(WorldSettings(paths=(str(TABLES),)))
+    assert isinstance(world, TableWorld)
+    tables = world.tables(world.tasks)
+    fitted: list[set[str]] = []
+
+    class Watched:
+        def __init__(self) -> None:
+            self.inner = ARENA[name]()
+            self.name = name
+
+        def fit(self, known: Any, seed: int) -> None:
+            self.families = {table.family for table in known}
+            self.inner.fit(known, seed)
+
+        def play(self, view: Any, seed: int) -> Any:
+            fitted.append(self.families)
+            return self.inner.play(view, seed)
+
+    tutors = Tutors(Watched, tables, 0)
+    plans = [Plan(table.id, f"t{table.id}", 3) for table in tables]
+    episodes = [played(tutors.policy(plan), plan, world, Play(72)) for plan in plans]
+    for table, families, one in zip(tables, fitted, episodes, strict=True):
+        assert table.family not in families
+        assert one.episode.notes["judgements"] <= 3 and one.episode.reward is not None
+    said = demonstrations(plans, world, SPEECH, Play(72), tutors.policy)
+    assert len(said) == len(plans)
 
 
 def conversation(*turns: tuple[str, dict[str, Any], dict[str, Any]]) -> tuple[Message, ...]:

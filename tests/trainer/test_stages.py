@@ -67,7 +67,7 @@ def test_all_stages_chain_and_leave_a_policy_that_plays(chained: Path) -> None:
     assert all(len(curve(chained / name)) == 3 for name in learnt)
     figures = curve(chained / "agentic")[-1]
     wanted = (
-        "reward", "entropy", "ratio", "kl", "explained_variance", "engine_gap", "length_cut", "cut_off", "invalid",
+        "reward", "entropy", "ratio", "kl", "explained_variance", "engine_gap", "cut_off", "spent", "invalid",
         "mismatched", "critic_loss", "gradient_norm",
     )  # fmt: skip
     assert not [name for name in wanted if name not in figures]
@@ -279,6 +279,20 @@ def test_a_collapsed_run_is_stopped_and_its_bad_checkpoints_are_dropped(
     with pytest.raises(RunFailed, match=r"stopped at step 3: the entropy.*step-000000"):
         run_stage(run_of(tmp_path / "run", collapsing), "warmup")
     assert checkpoint.steps_in(tmp_path / "run" / "warmup") == [0]
+    (tmp_path / "run" / "warmup" / "collapsed.json").unlink()
+    slower = replace(CONFIG, warmup=replace(SHORT, steps=4, actor_rate=1e-5))
+    assert run_stage(run_of(tmp_path / "run", slower), "warmup")["steps"] == 4
+    (before,) = (tmp_path / "run" / "config-history.jsonl").read_text().splitlines()
+    assert json.loads(before)["alarms"]["least_entropy"] == 10.0
+
+
+def test_a_stage_ends_with_its_judgements(chained: Path, tmp_path: Path) -> None:
+    shutil.copytree(chained, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "agentic")
+    few = replace(CONFIG, agentic=replace(SHORT, steps=9, most_judgements=1))
+    run_stage(run_of(tmp_path / "run", few), "agentic")
+    assert len(curve(tmp_path / "run" / "agentic")) == 1
+    assert run_stage(run_of(tmp_path / "run", few), "agentic")["figures"]
 
 
 def test_a_world_whose_environments_all_die_stops_the_run(chained: Path, tmp_path: Path) -> None:
@@ -350,7 +364,7 @@ def test_a_policy_of_another_size_is_refused(chained: Path, tmp_path: Path) -> N
         ("[warmup]\nsteps = 0", "at least 1"),
         ("[warmup]\nepisodes = 5\nattempts = 2", "no multiple"),
         ("[warmup]\nclip = 3", "is a table"),
-        ("[warmup]\nreward = 'gold'", "one of outcome, speedup"),
+        ("[warmup]\nreward = 'gold'", "one of outcome, graded, speedup"),
         ("[agentic]\njudgements = [1.5]", "is a list of int"),
         ("[agentic.world]\nkind = 'moon'", "one of tables"),
     ],
@@ -360,6 +374,32 @@ def test_what_is_wrong_with_a_configuration_is_said(tmp_path: Path, text: str, s
     path = tmp_path / "run.toml"
     path.write_text(text)
     with pytest.raises(BadConfig, match=said.replace("[", "\\[")):
+        configs.read(path)
+
+
+def test_settings_are_changed_from_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("seed = 1\n[warmup]\nsteps = 2\n")
+    changes = ["warmup.steps=5", "rft.reward=speedup", "eval.world.held_out=1.0", "seed=7"]
+    found = configs.read(path, changes)
+    assert (found.warmup.steps, found.rft.reward, found.seed) == (5, "speedup", 7)
+    assert found.eval.world is not None and found.eval.world.held_out == 1.0
+    for wrong, said in (
+        ("steps", "no change of a setting"),
+        ("seed.x=1", "no table"),
+        ("a=1", "there is no 'a'"),
+    ):
+        with pytest.raises(BadConfig, match=said):
+            configs.read(path, [wrong])
+
+
+def test_rivals_of_the_arena_are_read_on_tables_only(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[pretrain]\nrivals = ['ranker']\n[world]\nkind = 'judge'\n")
+    with pytest.raises(BadConfig, match="ranker learn from tables, and its world has none"):
+        configs.read(path)
+    path.write_text("[pretrain]\nrivals = ['nobody']\n")
+    with pytest.raises(BadConfig, match="rivals are some of search, chance, random"):
         configs.read(path)
 
 

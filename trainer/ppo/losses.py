@@ -45,7 +45,8 @@ def policy_loss(
     """PPO's clipped loss (Schulman and others, 2017), the clip unequal to both sides (DAPO, Yu and others, 2025), with
     a second clip for negative advantages (Ye and others, 2020). new, old: log-probabilities; all (tokens,).
 
-    kl: of the old policy from the new one, by the estimator exp(d) - 1 - d, which is never negative (Schulman, 2020).
+    kl: from the old policy, which the tokens were drawn from, to the new one, by the estimator r - 1 - log r of the
+    ratio r, which is never negative (Schulman, 2020).
     """
     difference = new - old
     ratio = difference.exp()
@@ -53,8 +54,8 @@ def policy_loss(
     gain = torch.minimum(ratio * advantages, inside * advantages)
     gain = torch.where(advantages < 0, torch.maximum(gain, clip.dual * advantages), gain)
     with torch.no_grad():
-        back = -difference
-        told = Told((ratio != inside).sum().float(), ratio.sum(), (back.exp() - 1 - back).sum())
+        kl = ratio - 1 - difference
+        told = Told((ratio != inside).sum().float(), ratio.sum(), kl.sum())
     return -gain.sum() / total, told
 
 

@@ -65,7 +65,8 @@ def prepare(
     counting = [e for e in episodes if e.counts]
     samples = [s for e in counting for s in e.samples]
     old, values, after = evaluate(samples, actor, critic, how.ids, ranks.device, temperature)
-    if not all(bool(torch.isfinite(part).all()) for part in (*old, *values)):
+    fine = all(bool(torch.isfinite(part).all()) for part in (*old, *values))
+    if not all(ranks.everyones(fine)):  # one process that raises alone leaves the others waiting
         raise NotANumber("the actor's probabilities or the critic's values are not numbers")
     steps, gaps, dropped, at = [], [0.0], 0, 0
     for episode in counting:

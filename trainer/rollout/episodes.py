@@ -24,8 +24,14 @@ from trainer.rollout.chat import Speaker, policy_of
 from trainer.rollout.lockstep import Lockstep
 from trainer.rollout.world import Counted, World, WorldFailed
 
-Reward = Literal["outcome", "speedup"]
-"""outcome: C7, of the verdict that promotes. speedup: the raw speed-up, for the ablation."""
+Reward = Literal["outcome", "graded", "speedup"]
+"""outcome: C7, of the verdict that promotes. graded: the same below 3, and for what wins 2 and its share of the best
+speed-up that is known of the task, where tools know it (a table's do): C7 says nothing of how much faster a winner is,
+so a policy that learns from it alone submits the first one. speedup: the raw speed-up, for the ablation."""
+
+
+WON = 3.0
+"""C7 of what is promoted."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +150,7 @@ def played_of(
     """What an episode came to, as the trainer has it."""
     samples = tuple(with_choices(speech, *made) for made in samples_of(tokens))
     speed = best_speed(tools.verdicts)
-    reward = result.reward
-    if play.reward == "speedup" and reward is not None:
-        reward = speed if speed > 0 else -1.0
+    reward = rewarded(play.reward, result.reward, speed, getattr(tools, "best_known", 0.0))
     calls = sum(len(m.get("tool_calls", ())) for m in result.trajectory)
     notes = {
         "judgements": float(tools.judgements),
@@ -156,6 +160,15 @@ def played_of(
     }
     episode = Episode(samples, reward, ENDS[result.stop], plan.task, result.turns, notes)
     return Played(episode, tuple(result.trajectory), speed)
+
+
+def rewarded(kind: Reward, outcome: float | None, speed: float, best: float) -> float | None:
+    """An episode's reward. outcome: C7. speed, best: the best speed-up that it proved, and that is known; 0: none."""
+    if outcome is None or kind == "outcome":
+        return outcome
+    if kind == "speedup":
+        return speed if speed > 0 else -1.0
+    return 2.0 + min(1.0, speed / best) if outcome == WON and best > 0 else outcome
 
 
 def best_speed(verdicts: Any) -> float:

@@ -30,6 +30,14 @@ def add_arguments(commands: Any) -> None:
         one = commands.add_parser(name, help=text)
         one.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
         one.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes")
+        one.add_argument("--seed", type=int, metavar="N", help="instead of the configuration's")
+        one.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="instead of a setting of the configuration, such as rft.reward=speedup",
+        )
 
     shown = commands.add_parser("plot", help="draw the figures of a run")
     shown.add_argument("run", type=Path, metavar="DIR", help="where the run is")
@@ -62,11 +70,15 @@ def run(args: argparse.Namespace) -> int:
     from trainer.stages.worlds import world_of
 
     try:
-        settings = config.read(args.config)
+        seed = [] if args.seed is None else [f"seed={args.seed}"]
+        settings = config.read(args.config, [*args.set, *seed])
         if settings.model.lora is not None and find_spec("peft") is None:
             raise CommandError('peft: not installed: pip install "cuda_agent[train]"')
-        if "eval" in settings.stages and (why := missing(list(settings.eval.rivals))):
-            raise CommandError(why)
+        for name in {"pretrain", "eval"} & {*settings.stages}:
+            plain = config.PLAIN if name == "pretrain" else ()
+            asked = [r for r in settings.stage(name).rivals if r not in plain]
+            if why := missing(asked):
+                raise CommandError(why)
         wanted = settings.stages if args.command == "run" else (args.command,)
         with threads(settings.threads) if settings.threads else nullcontext():
             made = runner.Run(settings, args.out, Accelerated(), world_of)

@@ -6,7 +6,7 @@ import dataclasses
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +14,13 @@ from typing import Any, Literal
 from trainer.health.alarms import Limits
 from trainer.policy.model import ModelSettings, Size
 from trainer.ppo.losses import Clip
+from trainer.rivals.registry import RIVALS as ARENA
+from trainer.rollout.episodes import Reward
 
 STAGES = ("pretrain", "warmup", "rft", "value", "agentic", "live", "eval")
 """In the order in which they chain; a run may leave any out."""
-RIVALS = ("search", "chance")
-"""Of pretraining."""
+PLAIN = ("search", "chance")
+"""Rivals of pretraining that need no tables."""
 
 
 class BadConfig(Exception):
@@ -48,16 +50,18 @@ class StageSettings:
 
     steps: updates. episodes: of one step, all processes together. attempts: at each of its tasks. judgements: budgets,
     of which each episode is told one. turns: of an episode at most. actor_rate, critic_rate: learning rates (0: not
-    trained). rivals: of pretraining ("search", "chance"), whose episodes are read; of evaluation, those of the arena.
-    seeds: of evaluation, 0 for no arena. every: steps between checkpoints. ids: of one piece of a batch. bootstrap: see
+    trained). reward: see `rollout.episodes`. rivals: of pretraining, whose episodes are read: "search", "chance", and
+    on tables those of the arena, each learnt from other families than the task's; of evaluation, those of the arena.
+    seeds: of evaluation, 0 for no arena. every: steps between checkpoints. most_judgements: after which a stage ends,
+    of all its episodes together (0: `steps` alone end it). ids: of one piece of a batch. bootstrap: see
     `ppo.prepare.Estimates`. world: instead of the run's.
     """
 
     steps: int = 50
     episodes: int = 64
     attempts: int = 4
-    judgements: tuple[int, ...] = (1, 3, 10)
-    turns: int = 24
+    judgements: tuple[int, ...] = (1, 3, 10, 30)
+    turns: int = 72
     actor_rate: float = 3e-4
     critic_rate: float = 6e-4
     epochs: int = 2
@@ -68,17 +72,28 @@ class StageSettings:
     temperature: float = 1.0
     clip: Clip = field(default_factory=Clip)
     bootstrap: bool = True
-    reward: Literal["outcome", "speedup"] = "outcome"
+    reward: Reward = "outcome"
     rivals: tuple[str, ...] = ("search", "chance")
     seeds: int = 5
     every: int = 5
+    most_judgements: int = 0
     world: WorldSettings | None = None
 
 
 EVALUATED = StageSettings(
     steps=1,
     temperature=0.0,
-    rivals=("random", "order", "portfolio", "nearest", "search", "ranker"),
+    rivals=(
+        "random",
+        "order",
+        "portfolio",
+        "nearest",
+        "search",
+        "search-warm",
+        "ranker",
+        "ranker-torch",
+        "ranker-search",
+    ),
 )
 
 
@@ -95,7 +110,9 @@ class Config:
     model: ModelSettings = field(default_factory=ModelSettings)
     world: WorldSettings = field(default_factory=WorldSettings)
     alarms: Limits = field(default_factory=Limits)
-    pretrain: StageSettings = field(default_factory=lambda: StageSettings(epochs=1, minibatches=4))
+    pretrain: StageSettings = field(
+        default_factory=lambda: StageSettings(attempts=1, epochs=1, minibatches=4)
+    )
     warmup: StageSettings = field(default_factory=StageSettings)
     rft: StageSettings = field(default_factory=lambda: StageSettings(epochs=1))
     value: StageSettings = field(
@@ -115,8 +132,8 @@ class Config:
         return dataclasses.asdict(self)
 
 
-def read(path: Path) -> Config:
-    """The configuration of a file. Raises `BadConfig`."""
+def read(path: Path, changes: Sequence[str] = ()) -> Config:
+    """The configuration of a file. changes: to it, such as ``rft.steps=5``. Raises `BadConfig`."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -125,6 +142,8 @@ def read(path: Path) -> Config:
         raise BadConfig(
             f"{path} cannot be read: {error.strerror}; examples lie in examples/"
         ) from error
+    for change in changes:
+        given = _changed(given, *_assignment(change))
     made: Config = _made(Config(), given, str(path))
     unknown = [name for name in made.stages if name not in STAGES]
     if unknown or list(made.stages) != sorted(set(made.stages), key=STAGES.index):
@@ -137,10 +156,39 @@ def read(path: Path) -> Config:
         raise BadConfig(
             f'{path}: [pretrain] rivals has "chance", which speaks no pretrained model\'s words; give ["search"]'
         )
-    strangers = [name for name in made.pretrain.rivals if name not in RIVALS]
+    every = dict.fromkeys((*PLAIN, *ARENA))
+    strangers = [name for name in made.pretrain.rivals if name not in every]
     if strangers or not made.pretrain.rivals:
-        raise BadConfig(f"{path}: [pretrain] rivals are some of {', '.join(RIVALS)}")
+        raise BadConfig(f"{path}: [pretrain] rivals are some of {', '.join(every)}")
+    world = made.pretrain.world or made.world
+    of_tables = [name for name in made.pretrain.rivals if name not in PLAIN]
+    if of_tables and "pretrain" in made.stages and world.kind != "tables":
+        raise BadConfig(
+            f"{path}: [pretrain] {', '.join(of_tables)} learn from tables, and its world has none; give "
+            f'[pretrain.world] kind = "tables", or rivals {", ".join(PLAIN)}'
+        )
     return made
+
+
+def _assignment(text: str) -> tuple[list[str], Any]:
+    """Names and value; what is no TOML value is a text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise BadConfig(f"{text!r} is no change of a setting, such as rft.steps=5")
+    try:
+        return name.strip().split("."), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip().split("."), value
+
+
+def _changed(given: Mapping[str, Any], names: Sequence[str], value: Any) -> dict[str, Any]:
+    first, *rest = names
+    if not rest:
+        return {**given, first: value}
+    below = given.get(first, {})
+    if not isinstance(below, Mapping):
+        raise BadConfig(f"{first} is no table, so it has no {'.'.join(rest)}")
+    return {**given, first: _changed(below, rest, value)}
 
 
 def _wrong_model(model: ModelSettings) -> str:

@@ -1,6 +1,7 @@
 """Runs a stage: step after step, with figures, checkpoints and alarms; goes on where a killed one ended.
 
-DIR/config.json      what the run was configured as; another configuration is refused
+DIR/config.json      what the run was configured as; another one is refused, but for what is not done yet
+DIR/config-history.jsonl   what it was configured as before that changed
 DIR/warmup/          figures.jsonl, tensorboard/, step-000050/, done.json
 DIR/policy/          the last stage's actor, for ``--policy trained --model DIR/policy``
 """
@@ -25,7 +26,7 @@ from trainer.ppo.losses import NotANumber
 from trainer.ppo.ranks import Ranks
 from trainer.rollout.world import World
 from trainer.stages import checkpoint
-from trainer.stages.config import STAGES, Config
+from trainer.stages.config import STAGES, Config, StageSettings
 from trainer.stages.evaluate import evaluate
 from trainer.stages.learner import Kind, Learner
 from trainer.stages.pretrained import FromCheckpoint
@@ -33,6 +34,7 @@ from trainer.stages.small import Small
 from trainer.stages.steps import STEPS, Stage, ready_to_learn
 
 DONE, COLLAPSED, CONFIG = "done.json", "collapsed.json", "config.json"
+HISTORY = "config-history.jsonl"
 KEPT = 3
 WATCHED = ("warmup", "value", "agentic", "live")
 """Stages whose figures alarms look at."""
@@ -81,11 +83,13 @@ def _train(run: Run, name: str, folder: Path) -> Mapping[str, Any]:
     world = run.world_of(settings.world or run.config.world)
     stage = Stage(name, run.config, world, learner, run.ranks, behaviour)
     figures = Figures(folder, first) if run.ranks.rank == 0 else None
-    ready_to_learn(learner)
+    ready_to_learn(learner, settings.ids)
     if not done:
         _keep(run, learner, folder, 0)
     try:
         for step in range(first, settings.steps):
+            if _is_spent(run, settings, figures):
+                break
             _step(run, stage, folder, figures, step)
     finally:
         world.close()
@@ -94,6 +98,16 @@ def _train(run: Run, name: str, folder: Path) -> Mapping[str, Any]:
     if settings.steps not in checkpoint.steps_in(folder):
         _keep(run, learner, folder, settings.steps)
     return _finish(run, name, learner, folder, figures)
+
+
+def _is_spent(run: Run, settings: StageSettings, figures: Figures | None) -> bool:
+    """Whether a stage has had all judgements that it may have. Figures are rank 0's."""
+    most = settings.most_judgements
+    if not most:
+        return False
+    mine = figures.steps if figures is not None else []
+    spent = sum(settings.episodes * step.get("judgements", 0.0) for step in mine)
+    return bool(run.ranks.everyones(spent >= most)[0])
 
 
 def _evaluate(run: Run, folder: Path) -> Mapping[str, Any]:
@@ -107,7 +121,7 @@ def _evaluate(run: Run, folder: Path) -> Mapping[str, Any]:
     said = {"stage": "eval", "figures": figures}
     if run.ranks.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / DONE).write_text(json.dumps(said, indent=1, sort_keys=True))
+        _write(folder / DONE, said)
     run.ranks.everyones(None)
     return said
 
@@ -149,7 +163,7 @@ def _collapse(run: Run, folder: Path, alarm: Alarm, step: int) -> None:
         for bad in (n for n in steps if n > good):
             shutil.rmtree(checkpoint.path_of(folder, bad))
         said = {"alarm": alarm.name, "reason": alarm.reason, "step": step + 1, "good": good}
-        (folder / COLLAPSED).write_text(json.dumps(said, indent=1, sort_keys=True))
+        _write(folder / COLLAPSED, said)
     run.ranks.everyones(None)
     raise RunFailed(_again(folder))
 
@@ -171,9 +185,12 @@ def _finish(
     if figures is not None:
         last = figures.steps[-1] if figures.steps else {}
         said["figures"] = last
-        card = {"stage": name, "seed": run.config.seed, "figures": last}
+        held_out = (run.config.stage(name).world or run.config.world).held_out
+        card = {"stage": name, "seed": run.config.seed, "held_out": held_out, "figures": last}
         export(learner, card, run.folder / "policy")
-        (folder / DONE).write_text(json.dumps(said, indent=1, sort_keys=True))
+        _write(folder / DONE, said)
+        for old in checkpoint.steps_in(folder)[:-1]:
+            shutil.rmtree(checkpoint.path_of(folder, old), ignore_errors=True)
     run.ranks.everyones(None)
     return said
 
@@ -227,17 +244,24 @@ def _same_config(run: Run) -> None:
     if path.is_file():
         then = _read(path)
         differs = [name for name in now if name in then and _unlike(then[name], now[name])]
-        begun = [name for name in differs if name not in STAGES or (run.folder / name).exists()]
+        begun = [name for name in differs if name not in _may_change(run.folder)]
         if begun:
             raise RunFailed(
                 f"{run.folder} is of a run with another {', '.join(begun)}; give another --out, or the configuration "
                 f"that it was begun with ({path})"
             )
+        if differs and run.ranks.rank == 0:
+            with (run.folder / HISTORY).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(then, sort_keys=True) + "\n")
     if run.ranks.rank == 0:
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps(now, indent=1, sort_keys=True))
-        new.replace(path)
+        _write(path, now)
     run.ranks.everyones(None)
+
+
+def _may_change(folder: Path) -> set[str]:
+    """What of a configuration may differ from the one that the folder was begun with: nothing that a finished stage
+    went by. A stage that alarms stopped goes on otherwise than before, or it would be stopped again."""
+    return {"alarms", "stages", *(n for n in STAGES if not (folder / n / DONE).is_file())}
 
 
 def _unlike(then: Any, now: Any) -> bool:
@@ -262,6 +286,13 @@ def _alone(run: Run) -> Iterator[None]:
                 f"another run works in {run.folder}; wait for it, or give another --out"
             )
         yield
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON, whole or not at all. Raises OSError."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(value, indent=1, sort_keys=True))
+    new.replace(path)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,31 +8,38 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.policies.trained.speech import Speech
 from cuda_agent_backend.agent.protocol import Policy
+from trainer.policy.model import parameters_of
 from trainer.ppo.batch import with_less_memory
 from trainer.ppo.episode import Sample
 from trainer.ppo.losses import Clip
 from trainer.ppo.prepare import Estimates, Prepared, prepare
 from trainer.ppo.ranks import Ranks, share
 from trainer.ppo.update import Learning, Rules, update_actor, update_critic, update_likelihood
+from trainer.rivals.registry import RIVALS as ARENA
 from trainer.rollout.demonstrations import chance_policy, demonstrations
 from trainer.rollout.episodes import Plan, Play, Played, roll_out
 from trainer.rollout.filters import filtered
-from trainer.rollout.world import World
+from trainer.rollout.rival_policy import Tutors
+from trainer.rollout.table_world import TableWorld
+from trainer.rollout.world import World, WorldFailed
 from trainer.stages.config import Config, StageSettings
 from trainer.stages.learner import Learner
 
 Figures = dict[str, float]
+SMALL = 30_000_000 * 16_384
+"""Parameters times ids."""
 
 
 @dataclass
 class Stage:
-    """What a step works with. behaviour: the model that episodes are rolled out with, where it is not the actor."""
+    """What a step works with. behaviour: the model that episodes are rolled out with, where it is not the actor.
+    tutors: rivals of the arena that were fitted for pretraining, by name."""
 
     name: str
     config: Config
@@ -40,6 +47,7 @@ class Stage:
     learner: Learner
     ranks: Ranks
     behaviour: Any = None
+    tutors: dict[str, Tutors] = field(default_factory=dict)
 
     @property
     def settings(self) -> StageSettings:
@@ -114,11 +122,20 @@ def pretrain_step(stage: Stage, step: int) -> Figures:
 
 
 def rival_of(name: str, stage: Stage) -> Callable[[Plan], Policy]:
-    """Makes a rival for an episode."""
-    speech = stage.learner.kind.speech
+    """Makes a rival for an episode. Raises `WorldFailed` for one of the arena where tasks have no tables."""
+    speech, world = stage.learner.kind.speech, stage.world
     if name == "chance" and isinstance(speech, Speech):
         return lambda plan: chance_policy(speech, plan.seed)
-    return lambda plan: SearchPolicy(judgements=plan.judgements)
+    if name == "search":
+        return lambda plan: SearchPolicy(judgements=plan.judgements)
+    if not isinstance(world, TableWorld):
+        raise WorldFailed(
+            f"{name} learns from tables, and this world has none; give search or chance"
+        )
+    if name not in stage.tutors:
+        known = world.tables(world.tasks)
+        stage.tutors[name] = Tutors(ARENA[name], known, stage.config.seed)
+    return stage.tutors[name].policy
 
 
 def rft_step(stage: Stage, step: int) -> Figures:
@@ -164,20 +181,24 @@ STEPS: dict[str, Callable[[Stage, int], Figures]] = {
 }
 
 
-def ready_to_learn(learner: Learner) -> None:
-    """Have both models recompute their layers on the way back."""
+def ready_to_learn(learner: Learner, ids: int) -> None:
+    """Have both models recompute their layers on the way back, unless they are so small, and a batch of so many ids as
+    well, that all of it fits; then recomputing costs an eighth of a step for nothing."""
+    if parameters_of(learner.actor) * ids <= SMALL:
+        return
     with_less_memory(learner.actor)
     with_less_memory(learner.critic)
 
 
 def episode_figures(ranks: Ranks, played: Sequence[Played]) -> Figures:
-    """Means over the episodes of all processes. failed: share of those lost to the environment."""
+    """Means over the episodes of all processes. failed: share of those lost to the environment; spent: of those that
+    ended with their budget, which they were told of; cut_off: of those for which the context was too short."""
     told = []
     for one in played:
         episode = one.episode
         lost = episode.end == "infrastructure"
         known = {} if episode.reward is None else {"reward": episode.reward}
-        fate = {"failed": float(lost), "length_cut": float(episode.end == "turns")}
+        fate = {"failed": float(lost), "spent": float(episode.end == "turns")}
         told.append({**episode.notes, **known, **fate, "turns": float(episode.turns)})
     return means(ranks, told)
 
