@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cuda_agent_backend.agent.protocol import CUT_OFF, OUT_OF_TIME, Message, ToolCall, Turn
+from cuda_agent_backend.agent.protocol import (
+    CUT_OFF,
+    LAST_TURNS,
+    OUT_OF_TIME,
+    Message,
+    ToolCall,
+    Turn,
+)
 from cuda_agent_backend.agent.trajectories.events import Acted, Answered, Event, Said
 from cuda_agent_backend.agent.workspace.policy_files import size_of
-
-LAST_TURNS = 2
-"""Turns in which a policy may submit what it has after the time is up."""
 
 
 @dataclass

@@ -16,6 +16,8 @@ Message = dict[str, Any]
 Schema = dict[str, Any]
 OUT_OF_TIME = "The time is up. Submit what is best; nothing else is done any more."
 """What a policy is told when its time has ended."""
+LAST_TURNS = 2
+"""Turns in which a policy may submit what it has after the time is up."""
 CUT_OFF = "Your message was cut off; its tool calls were not run."
 MAX_MESSAGE = 600
 MAX_ARGUMENTS = 1 << 21

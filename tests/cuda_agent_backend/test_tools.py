@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from cuda_agent_backend.agent.conversation import LAST_TURNS
 from cuda_agent_backend.agent.loop import Budget, run_episode
 from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
-from cuda_agent_backend.agent.protocol import OUT_OF_TIME, ToolCall, Turn
+from cuda_agent_backend.agent.protocol import LAST_TURNS, OUT_OF_TIME, ToolCall, Turn
 from cuda_agent_backend.agent.tools.toolbox import Toolbox, tool_schemas
 from cuda_agent_backend.agent.workspace.folder import Workspace
 from sandbox.accuracy.report import AccuracyReport

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from cuda_agent_backend.agent.environment import first_messages
+from cuda_agent_backend.agent.judgements import is_judgement
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall
 from trainer.world.replay_tools import NOT_MEASURED
-
-JUDGING = ("verify", "profile")
-"""Tools of which each call is a judgement."""
 
 
 class World(Protocol):
@@ -42,11 +40,8 @@ class WorldFailed(Exception):
 
 
 class Counted:
-    """An episode's tools, with the judgements that were asked for counted. All else is the tools' own.
-
-    A judgement is a profile, a verification, a submission of what was never profiled, or a schedule that gives no
-    candidate. One that a table does not have, as it was never tried, is none.
-    """
+    """An episode's tools, with the judgements that were asked for counted (see `is_judgement`). A schedule that a table
+    does not have, as it was never tried, is none. All else is the tools' own."""
 
     def __init__(self, tools: Any, judgements: int) -> None:
         self._tools, self._most = tools, judgements
@@ -82,9 +77,6 @@ class Counted:
         for call, answer in zip(calls, answers, strict=True):
             content = str(answer["content"])
             self.failures += '"error"' in content
-            tried = call.name == "sketch" and NOT_MEASURED not in content
-            failed = tried and '"ok": true' not in content
-            unseen = call.name == "submit" and not any(name in call.arguments for name in profiled)
-            gave_up = call.name == "submit" and '"candidate"' not in call.arguments
-            self.judgements += call.name in JUDGING or failed or (unseen and not gave_up)
+            tried = NOT_MEASURED not in content
+            self.judgements += tried and is_judgement(call, content, profiled)
         return answers

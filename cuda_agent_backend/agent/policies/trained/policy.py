@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from cuda_agent_backend.agent.policies.engine import EngineFailed, Sampled
 from cuda_agent_backend.agent.policies.spec import PolicySpec
+from cuda_agent_backend.agent.policies.trained.allowance import USED_UP, Allowance
 from cuda_agent_backend.agent.policies.trained.place import folder_of
 from cuda_agent_backend.agent.policies.trained.sampler import MOST_IDS, Request, Sampler
 from cuda_agent_backend.agent.policies.trained.speech import Listener, Speech
@@ -50,7 +51,8 @@ def forget_models() -> None:
 
 
 class TrainedPolicy:
-    """One episode's conversation. It goes on from any that it could have had itself, which it then reads anew.
+    """One episode's conversation. It goes on from any that it could have had itself, which it then reads anew. Where
+    nobody tells it how many judgements it has, it ends by itself (see `Allowance`).
 
     window: ids of a conversation at most. key, seed: see `Request`; a turn's draws hang on the seed and its number.
     """
@@ -67,14 +69,20 @@ class TrainedPolicy:
         self.name = name
         self._speech, self._generate, self._window = speech, generate, window
         self._key, self._seed = key, seed
-        self._listener = Listener(speech)
+        self._listener, self._allowance = Listener(speech), Allowance(())
+        self._begun: int | None = None
         self._seen = 0
         self._said: Message = {}
+        self._cut = False
 
     def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn | Stopped:
         """The model's next message, with its tokens."""
+        self._begun = len(messages) if self._begun is None else self._begun
         prompt, follows = self._hear(messages)
+        self._seen = 0  # where nothing comes of this turn, all is read anew
         listener = self._listener
+        if self._allowance.spent:
+            return Stopped("cost", USED_UP)
         if len(listener.ids) + MOST_IDS > self._window:
             return Stopped(
                 "context", f"{len(listener.ids)} ids leave no room in a context of {self._window}"
@@ -84,36 +92,51 @@ class TrainedPolicy:
         if isinstance(found, EngineFailed):
             return Stopped("infrastructure", found.reason)
         usage = Usage(len(listener.ids), len(found.ids))
-        first = 1 + sum(len(m.get("tool_calls", ())) for m in messages)
-        listener.say(found.ids)
-        turn = (
-            self._speech.turn(found.ids, listener.known, first)
-            if found.ended
-            else Turn("cut off", truncated=True)
-        )
+        turn = self._turn(found, 1 + sum(len(m.get("tool_calls", ())) for m in messages))
+        if self._allowance.ends(turn):
+            return Stopped("cost", USED_UP)
         self._seen, self._said = len(messages) + 1, turn.to_message()
+        self._allowance.say(self._said)
         tokens = Tokens(tuple(prompt), found.ids, found.logprobs, follows)
         return replace(turn, tokens=tokens, usage=usage)
 
+    def _turn(self, found: Sampled, first: int) -> Turn:
+        """What was sampled as a turn, without the calls for which no judgement is left. first: its first call's
+        number."""
+        listener = self._listener
+        if not found.ended:
+            listener.say(found.ids)
+            return Turn("cut off", truncated=True)
+        turn = self._speech.turn(found.ids, listener.known, first)
+        room = self._allowance.room(turn.calls)
+        self._cut = room < len(turn.calls)
+        listener.say(self._speech.shortened(found.ids, room))
+        return replace(turn, calls=turn.calls[:room])
+
     def resume(self, messages: Sequence[Message], tools: Sequence[Schema]) -> str:
         """Why it cannot go on with an episode of another process; "" where it can."""
+        self._begun = 0
         said = self._speech.encoded(messages)
         return "" if said is not None else "it says what this policy's words cannot"
 
     def _hear(self, messages: Sequence[Message]) -> tuple[list[int], bool]:
         """The ids that are new, and whether they follow on what was read before."""
         if self._seen and len(messages) >= self._seen and messages[self._seen - 1] == self._said:
-            return self._listener.hear(messages[self._seen :]), True
+            new = self._listener.hear(self._allowance.hear(messages[self._seen :]))
+            whole, self._cut = self._cut, False  # what was sampled is not what was said
+            return (list(self._listener.ids), False) if whole else (new, True)
         self._listener = Listener(self._speech)
+        self._allowance = Allowance(messages, self._begun or 0)
         start = 0
         for place, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            self._listener.hear(messages[start:place])
+            self._listener.hear(self._allowance.hear(messages[start:place]))
             made = self._speech.message_ids(message, self._listener.known)
             self._listener.say(
                 made or []
             )  # what there are no words for was cut off, or another policy's
+            self._allowance.say(message)
             start = place + 1
-        self._listener.hear(messages[start:])
+        self._listener.hear(self._allowance.hear(messages[start:]))
         return list(self._listener.ids), False

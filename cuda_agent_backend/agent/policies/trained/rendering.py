@@ -30,7 +30,7 @@ from cuda_agent_backend.agent.protocol import CUT_OFF, OUT_OF_TIME, Message
 MOST_TASK_WORDS = 400
 MOST_NEIGHBOURS = 4
 UNTOLD = 10
-"""Judgements that a policy reckons with where its first message names none, as in a search that has seconds."""
+"""Judgements that a policy takes where its first message names none, as in a search that has seconds."""
 MOST_FACTS = 4
 """Kernels of a candidate whose facts are told."""
 BUDGET = re.compile(r"^Budget: (\d{1,9}) judgements?\b", re.MULTILINE)
@@ -64,12 +64,18 @@ class Known:
 
 def first_words(content: str) -> list[str]:
     """The task and the budget, from the message that an episode begins with; see `UNTOLD`."""
-    told = BUDGET.search(content)
-    found = ["<task>", "<budget>", amount_word(int(told[1]) if told else UNTOLD)]
+    told = told_budget(content)
+    found = ["<task>", "<budget>", amount_word(UNTOLD if told is None else told)]
     text = _TASK.search(content)
     task = _object(text[0]) if text else {}
     made = _task_words(task) if task else ["<cut>"]
     return found + made[:MOST_TASK_WORDS] + (["<cut>"] if len(made) > MOST_TASK_WORDS else [])
+
+
+def told_budget(content: str) -> int | None:
+    """The judgements that the message an episode begins with allows; None where it names none."""
+    told = BUDGET.search(content)
+    return int(told[1]) if told else None
 
 
 def user_words(content: str) -> list[str]:

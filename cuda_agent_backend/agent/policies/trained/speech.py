@@ -97,6 +97,11 @@ class Speech:
         ]
         return Turn("", tuple(calls))
 
+    def shortened(self, ids: Sequence[int], calls: int) -> list[int]:
+        """A message that ended, without all but its first calls."""
+        starts = [n for n, id in enumerate(ids) if id in self.words.calls]
+        return list(ids) if len(starts) <= calls else [*ids[: starts[calls]], self.words.end]
+
     def _calls(self, said: Sequence[str], known: Known) -> Iterator[tuple[str, dict[str, Any]]]:
         starts = [n for n, word in enumerate(said) if self.words.ids[word] in self.words.calls]
         for start, end in zip(starts, [*starts[1:], len(said)], strict=True):
