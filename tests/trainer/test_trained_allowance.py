@@ -15,12 +15,14 @@ from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.policies.engine import Sampled
 from cuda_agent_backend.agent.policies.mixed import SearchFirst, SearchLast
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
+from cuda_agent_backend.agent.policies.trained.allowance import TURNS
 from cuda_agent_backend.agent.policies.trained.policy import TrainedPolicy
 from cuda_agent_backend.agent.policies.trained.rendering import UNTOLD
 from cuda_agent_backend.agent.policies.trained.speech import Speech
 from cuda_agent_backend.agent.protocol import LAST_TURNS, OUT_OF_TIME, Message, ToolCall
 from trainer.rollout.episodes import Plan, Play, played
 from trainer.rollout.world import Counted
+from trainer.stages.config import StageSettings
 
 SPEECH = Speech()
 LOSES, WINS = "<s:1>", "<s:0>"
@@ -82,17 +84,20 @@ BAD = f"<sketch> {LOSES} <set> k:0 p:team v:512"
         (*START, SUBMIT, *[VERIFY] * 8, PROFILE, "<inspect> <c:0>"),
         (*START, *[PROFILE] * 9, SUBMIT, "<inspect> <c:0>", PROFILE, SUBMIT),
         (*START, *[PROFILE] * 3, "<give_up>"),
+        (*START, PROFILE, "<inspect> <c:0>"),
+        (*START, *["<inspect> <c:0>"] * 59, *[PROFILE] * 10, SUBMIT),
     ],
 )
 def test_a_budget_that_nobody_told_ends_as_one_that_training_told(script: tuple[str, ...]) -> None:
     trained, served = list[list[int]](), list[list[int]]()
     plan = Plan("256", "0", UNTOLD)
-    told = played(saying(*script, asked=trained), plan, ToyWorld(), Play(turns=200), SPEECH)
+    told = played(saying(*script, asked=trained), plan, ToyWorld(), Play(turns=TURNS), SPEECH)
     found = search(saying(*script, asked=served))
     assert served == trained
     asked = [calls(messages) for messages in (told.messages, found.trajectory)]
     assert asked[0][: len(asked[1])] == asked[1]  # but for what is not run any more
     assert not any(m.get("content") == OUT_OF_TIME for m in found.trajectory)
+    assert StageSettings().turns == TURNS
 
 
 def test_after_the_last_judgement_it_has_the_turns_that_training_gives_to_submit() -> None:
@@ -170,7 +175,13 @@ def test_that_the_time_is_up_is_heard_once_whoever_says_it_first() -> None:
 
 
 def test_a_policy_that_never_ends_leaves_the_search_its_part() -> None:
-    for script in ((*START, PROFILE), (*START, VERIFY), (*START, PROFILE, BAD), ("<give_up>",)):
+    for script in (
+        (*START, PROFILE),
+        (*START, VERIFY),
+        (*START, PROFILE, BAD),
+        (*START, "<inspect> <c:0>"),
+        ("<give_up>",),
+    ):
         found = search(SearchLast("trained+search", saying(*script), SearchPolicy()))
         own = [
             c["function"]["name"]
@@ -178,7 +189,7 @@ def test_a_policy_that_never_ends_leaves_the_search_its_part() -> None:
             for c in m.get("tool_calls", ())
             if not c["id"].startswith("search_")
         ]
-        assert len(own) <= UNTOLD + len(START)
+        assert len(own) <= TURNS
         assert found.best is not None and found.stop == "submitted"
 
 

@@ -81,8 +81,8 @@ class TrainedPolicy:
         prompt, follows = self._hear(messages)
         self._seen = 0  # where nothing comes of this turn, all is read anew
         listener = self._listener
-        if self._allowance.spent:
-            return Stopped("cost", USED_UP)
+        if why := self._allowance.why_spent:
+            return Stopped("cost", why)
         if len(listener.ids) + MOST_IDS > self._window:
             return Stopped(
                 "context", f"{len(listener.ids)} ids leave no room in a context of {self._window}"
