@@ -256,13 +256,53 @@ def test_weights_are_written_read_and_spoken_with(tmp_path: Path) -> None:
     assert found.speech.words.words == SPEECH.words.words
     for name, value in made.state_dict().items():
         assert torch.equal(found.model.state_dict()[name], value)
-    spec = PolicySpec("trained", str(tmp_path), sampling=Sampling(seed=1))
+    spec = PolicySpec("trained", str(tmp_path), sampling=Sampling(temperature=1.0, seed=1))
     assert problem(spec) == missing(spec) == ""
     result = play(make_policy(spec), ToyTools())
     assert result.turns > 0
     mixed = make_policy(replace(spec, name="trained+search"))
     assert play(mixed, ToyTools(), turns=40).stop == "submitted"
     forget_models()
+
+
+@pytest.mark.parametrize(
+    ("card", "asked", "speaks"),
+    [({}, None, 0.0), ({"temperature": 0.7}, None, 0.7), ({"temperature": 0.7}, 1.0, 1.0)],
+)
+def test_it_speaks_at_the_temperature_of_its_card_unless_it_is_told_another(
+    card: dict[str, float],
+    asked: float | None,
+    speaks: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = model(4)
+    weights.save(made, SPEECH, card, tmp_path)
+    seen: list[float] = []
+    session = Sampler.session
+    monkeypatch.setattr(
+        Sampler, "session", lambda self: (seen.append(self.temperature), session(self))[1]
+    )
+    spec = PolicySpec("trained", str(tmp_path), sampling=Sampling(temperature=asked))
+    make_policy(spec)
+    assert seen == [speaks]
+    forget_models()
+
+
+def test_a_policy_without_a_temperature_is_of_earlier_days_and_takes_the_likeliest_word(
+    tmp_path: Path,
+) -> None:
+    weights.save(model(), SPEECH, {}, tmp_path)
+    path = tmp_path / "policy.json"
+    card = json.loads(path.read_text())
+    assert card.pop("temperature") == 0.0
+    path.write_text(json.dumps(card))
+    found = weights.load(tmp_path)
+    assert isinstance(found, weights.Loaded) and found.temperature == 0.0
+    for wrong in ("warm", -1.0, True, float("nan"), None):
+        path.write_text(json.dumps({**card, "temperature": wrong}))
+        refused = weights.load(tmp_path)
+        assert isinstance(refused, weights.Unusable) and "temperature" in refused.reason
 
 
 def test_without_weights_the_policy_says_what_to_do(

@@ -19,19 +19,19 @@ Generate = Callable[[Request], Sampled | EngineFailed]
 """The next message of a conversation."""
 
 _lock = threading.Lock()
-_shared: dict[tuple[str, float], Sampler] = {}
+_shared: dict[tuple[str, float | None], Sampler] = {}
 
 
 def make(spec: PolicySpec) -> TrainedPolicy:
     """Raises `ImportError` where there are no weights, or none that can be used."""
-    temperature = 1.0 if spec.sampling.temperature is None else spec.sampling.temperature
-    folder = folder_of(spec.model)
-    key = (str(folder), temperature)
+    wanted, folder = spec.sampling.temperature, folder_of(spec.model)
+    key = (str(folder), wanted)
     with _lock:
         if key not in _shared:
             found = load(folder)
             if isinstance(found, Unusable):
                 raise ImportError(found.reason)
+            temperature = found.temperature if wanted is None else wanted
             _shared[key] = Sampler(found.model, found.speech, temperature)
         sampler = _shared[key]
     session = sampler.session()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from cuda_agent_backend.agent.policies.trained.speech import Speech
 
 FORMAT = 1
 CARD, TOKENIZER = "policy.json", "tokenizer.json"
+TEMPERATURE = 0.0
+"""At which a policy speaks whose card names no temperature: that of its evaluation, which takes the likeliest word."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,11 @@ class Loaded:
     model: Any
     speech: Speech
     card: Mapping[str, Any]
+
+    @property
+    def temperature(self) -> float:
+        """At which it speaks where nobody asks for another one."""
+        return float(self.card.get("temperature", TEMPERATURE))
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,15 @@ def load(folder: Path) -> Loaded | Unusable:
         return Unusable(
             f"{folder / TOKENIZER} is not the tokenizer that these weights were trained with; copy the folder anew"
         )
+    if not _is_temperature(card.get("temperature", TEMPERATURE)):
+        return Unusable(
+            f"{folder / CARD}: temperature {card['temperature']!r} is no number from 0 on; write {TEMPERATURE}"
+        )
     return _model(folder, sorted(vocabulary, key=vocabulary.__getitem__), card)
+
+
+def _is_temperature(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value >= 0
 
 
 def _model(folder: Path, vocabulary: list[str], card: Mapping[str, Any]) -> Loaded | Unusable:
@@ -74,12 +90,14 @@ def _model(folder: Path, vocabulary: list[str], card: Mapping[str, Any]) -> Load
 
 
 def save(model: Any, speech: Speech, card: Mapping[str, Any], folder: Path) -> None:
-    """Write a folder that `load` reads. Raises OSError where the disk is full."""
+    """Write a folder that `load` reads. Raises OSError where the disk is full. card: with ``temperature``, where it
+    shall speak at another one than `TEMPERATURE`."""
     from cuda_agent_backend.agent.policies.trained.vocabulary import tokenizer_of
 
     folder.mkdir(parents=True, exist_ok=True)
     text = tokenizer_of(speech.words.words).to_str(pretty=False)
     (folder / TOKENIZER).write_text(text)
     model.save_pretrained(folder)
-    made = {**card, "format": FORMAT, "tokenizer_sha256": hashlib.sha256(text.encode()).hexdigest()}
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    made = {"temperature": TEMPERATURE, **card, "format": FORMAT, "tokenizer_sha256": digest}
     (folder / CARD).write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
