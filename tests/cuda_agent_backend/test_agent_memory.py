@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cuda_agent_backend.agent import loop
 from cuda_agent_backend.agent.loop import EpisodeResult
 from cuda_agent_backend.agent.memory.offer import MOST_SOURCE, MOST_TASK, adapt, offers, summary
-from cuda_agent_backend.agent.memory.recall import MOST, Memory, Neighbour, _entry, recall
+from cuda_agent_backend.agent.memory.recall import MOST, Memory, Neighbour, entry_of, recall
 from cuda_agent_backend.agent.memory.task_distance import (
     TaskFeatures,
     distance,
@@ -342,7 +342,7 @@ def test_the_option_switches_the_memory(
 def test_thousands_of_records_are_looked_through_without_reading_them(
     cache: KernelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = _entry("0" * 64, "", record(chain(["exp", "neg"], (1100, 64))))
+    entry = entry_of("0" * 64, "", record(chain(["exp", "neg"], (1100, 64))))
     assert entry is not None
     many = {f"{n:064x}": replace(entry, key_digest=f"{n:064x}", record="r") for n in range(3000)}
     memory = Memory(cache)

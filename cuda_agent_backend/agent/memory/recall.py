@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,45 @@ class Entry:
         return mine == (key.target, key.arch, key.precision, key.deterministic)
 
 
+def nearest(
+    task: Task,
+    key: KernelKey,
+    entries: Iterable[Entry],
+    peek: Callable[[str], object],
+    most: int = MOST,
+) -> list[Neighbour]:
+    """Up to ``most`` records of the nearest tasks, nearest first, of equally near ones the faster first.
+
+    peek: the record itself by its key's digest; anything else where it is damaged or gone.
+    """
+    mine = features_of(task)
+    near = [
+        (distance(mine, entry.near), entry.key_digest)
+        for entry in entries
+        if entry.matches(key) and _alike(entry.near, mine)
+    ]
+    found = (_told(peek(digest), digest, mine, key) for _, digest in sorted(near)[: SPARE * most])
+    kept = [neighbour for neighbour in found if neighbour is not None]
+    kept.sort(key=lambda n: (n.distance, -(n.speedup or 0.0), n.record.key.digest))
+    return kept[:most]
+
+
+def _told(record: object, digest: str, mine: TaskFeatures, key: KernelKey) -> Neighbour | None:
+    """A record as a neighbour; None where it is none, or not what the index said."""
+    entry = entry_of(digest, "", record) if isinstance(record, Record) else None
+    if entry is None or not isinstance(record, Record) or not entry.matches(key):
+        return None
+    if not _alike(entry.near, mine):
+        return None
+    gap = distance(mine, entry.near)
+    return Neighbour(gap, Task.from_json(record.task), _speedup(record), record)
+
+
+def _alike(one: TaskFeatures, other: TaskFeatures) -> bool:
+    """Whether anything is to be learned of one task for the other."""
+    return one.structure == other.structure or unlike(one, other) <= TOO_UNLIKE
+
+
 class Memory:
     """The records of one cache folder, by nearness."""
 
@@ -68,29 +107,8 @@ class Memory:
         self.path = cache.path.with_name(f"{cache.path.name}-memory.json")
 
     def neighbours(self, task: Task, key: KernelKey, most: int = MOST) -> list[Neighbour]:
-        """Up to ``most`` records of the nearest tasks, nearest first, of equally near ones the faster first."""
-        mine = features_of(task)
-        near = [
-            (distance(mine, entry.near), entry.key_digest)
-            for entry in self._entries()
-            if entry.matches(key)
-            and (entry.near.structure == mine.structure or unlike(entry.near, mine) <= TOO_UNLIKE)
-        ]
-        found = (self._read(digest, mine, key) for _, digest in sorted(near)[: SPARE * most])
-        kept = [neighbour for neighbour in found if neighbour is not None]
-        kept.sort(key=lambda n: (n.distance, -(n.speedup or 0.0), n.record.key.digest))
-        return kept[:most]
-
-    def _read(self, key_digest: str, mine: TaskFeatures, key: KernelKey) -> Neighbour | None:
-        """The record itself; None where it is damaged, gone, or not what the index said."""
-        record = self.cache.peek(key_digest)
-        entry = _entry(key_digest, "", record) if isinstance(record, Record) else None
-        if entry is None or not isinstance(record, Record) or not entry.matches(key):
-            return None
-        if entry.near.structure != mine.structure and unlike(entry.near, mine) > TOO_UNLIKE:
-            return None
-        gap = distance(mine, entry.near)
-        return Neighbour(gap, Task.from_json(record.task), _speedup(record), record)
+        """See `nearest`."""
+        return nearest(task, key, self._entries(), self.cache.peek, most)
 
     def _entries(self) -> Iterable[Entry]:
         """Of every record that the cache holds now; the index is brought up to date."""
@@ -101,7 +119,7 @@ class Memory:
         kept = {k: e for k, e in known.items() if rows.get(k) == e.record}
         for key_digest in rows.keys() - kept.keys():
             record = self.cache.peek(key_digest)
-            entry = _entry(key_digest, rows[key_digest], record)
+            entry = entry_of(key_digest, rows[key_digest], record)
             if entry is not None:
                 kept[key_digest] = entry
         if kept.keys() != known.keys() or any(kept[k] != known[k] for k in kept):
@@ -135,7 +153,7 @@ class Memory:
             return  # it only saves time
 
 
-def _entry(key_digest: str, row: str, record: object) -> Entry | None:
+def entry_of(key_digest: str, row: str, record: object) -> Entry | None:
     """What the index keeps of a record; None where there is nothing to learn of it."""
     if not isinstance(record, Record):
         return None
