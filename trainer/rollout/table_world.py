@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from trainer.world.neighbours import TableMemory
 from trainer.world.replay_tools import ReplayTools
 from trainer.world.rows import Table
 
@@ -22,6 +23,7 @@ class TableWorld:
         self.tasks: Sequence[str] = tuple(t.id for t in playable if t.family not in away)
         self.test_tasks: Sequence[str] = tuple(t.id for t in playable if t.family in away)
         self.side_by_side = side_by_side
+        self._memory = TableMemory(self.tables(self.tasks))
         if not self.tasks or (held_out and not self.test_tasks):
             raise ValueError(
                 f"{len(tables)} tables, of which {len(playable)} can be played, are too few or too much alike to hold "
@@ -33,8 +35,9 @@ class TableWorld:
         return [self._tables[id] for id in ids]
 
     def tools(self, task: str, seed: int) -> ReplayTools:
-        """See `World`."""
-        return ReplayTools.of(self._tables[task], seed)
+        """See `World`. Of like tasks `look` tells what won on tables to train on, as in a search with a cache."""
+        table = self._tables[task]
+        return ReplayTools.of(table, seed, self._memory.neighbours(table))
 
     def close(self) -> None:
         """Nothing is held."""

@@ -19,6 +19,7 @@ from trainer.rivals.protocol import Play, View
 from trainer.rivals.registry import CONTROLS, RIVALS
 from trainer.rollout.chat import Speaker, policy_of
 from trainer.rollout.world import Counted
+from trainer.world.neighbours import TableMemory
 from trainer.world.replay_tools import ReplayTools
 from trainer.world.rows import Table
 
@@ -27,12 +28,20 @@ TURNS = 72
 
 
 class TrainedRival:
-    """The policy as a rival that was trained already. budget: judgements that it is told of."""
+    """The policy as a rival that was trained already. budget: judgements that it is told of. memory: of the tables that
+    it was trained on, of which `look` tells."""
 
     name = NAME
 
-    def __init__(self, sampler: Speaker, tables: Sequence[Table], budget: int) -> None:
+    def __init__(
+        self,
+        sampler: Speaker,
+        tables: Sequence[Table],
+        budget: int,
+        memory: TableMemory | None = None,
+    ) -> None:
         self._sampler, self._budget = sampler, budget
+        self._memory = memory or TableMemory(())
         self._tables = {_names(table): table for table in tables}
 
     def fit(self, tables: Sequence[Table], seed: int) -> None:
@@ -41,7 +50,8 @@ class TrainedRival:
     def play(self, view: View, seed: int) -> Play:
         """See `Rival`. seed: of the policy's draws, and of what its tools answer."""
         table = self._tables[view.names]
-        tools = Counted(ReplayTools.of(table, noise_of(table, seed)), self._budget)
+        near = self._memory.neighbours(table)
+        tools = Counted(ReplayTools.of(table, noise_of(table, seed), near), self._budget)
         session = self._sampler.session()
         policy = policy_of(
             self._sampler, lambda request: session.generate([request])[0], 0, f"arena/{seed}"
@@ -94,7 +104,7 @@ def contest(
     seeds: int,
 ) -> Mapping[str, Any]:
     """The arena's figures of the policy and of rivals that learn from the same tables, by name."""
-    games = {NAME: games_of([sampler], test, seeds)}
+    games = {NAME: games_of([sampler], test, seeds, memory=TableMemory(train))}
     for name in rivals:
         for seed in range(seeds):
             rival = (RIVALS | CONTROLS)[name]()
@@ -110,22 +120,27 @@ def games_of(
     tables: Sequence[Table],
     seeds: int,
     tell: Callable[[int], None] = lambda _: None,
+    memory: TableMemory | None = None,
 ) -> list[Game]:
     """The policy's games. samplers: of equal trainings with different seeds, which take turns; of one alone, seeds say
-    what tools answer, and nothing of how trainings scatter. tell: is told how many games are done."""
+    what tools answer, and nothing of how trainings scatter. tell: is told how many games are done. memory: of the
+    tables to train on."""
     games: list[Game] = []
     for seed in range(seeds):
         sampler = samplers[seed % len(samplers)]
         for table in tables:
-            played = _at_each_budget(sampler, table, seed)
+            played = _at_each_budget(sampler, table, seed, memory)
             games.append(Game(table.id, table.family, seed, played))
             tell(len(games))
     return games
 
 
-def _at_each_budget(sampler: Speaker, table: Table, seed: int) -> Played:
+def _at_each_budget(
+    sampler: Speaker, table: Table, seed: int, memory: TableMemory | None
+) -> Played:
     """An episode for each budget, as the policy is told which one it has; the largest says how it goes on."""
-    found = {b: play(TrainedRival(sampler, [table], b), table, seed, b) for b in BUDGETS}
+    rivals = {b: TrainedRival(sampler, [table], b, memory) for b in BUDGETS}
+    found = {b: play(rival, table, seed, b) for b, rival in rivals.items()}
     return replace(found[BUDGETS[-1]], at={budget: one.at[budget] for budget, one in found.items()})
 
 

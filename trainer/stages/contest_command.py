@@ -42,6 +42,7 @@ def contest(args: argparse.Namespace) -> int:
     from trainer.arena.tournament import Job, tournament
     from trainer.rivals.registry import CONTROLS, RIVALS, missing
     from trainer.stages.contest import NAME, games_of
+    from trainer.world.neighbours import TableMemory
 
     rivals = args.rivals.split(",") if args.rivals else [*RIVALS, *CONTROLS]
     if why := missing(rivals):
@@ -51,7 +52,8 @@ def contest(args: argparse.Namespace) -> int:
     fold = _fold(tables, held_out)
     jobs = [Job(SPLIT, rival, fold, seed) for rival in rivals for seed in range(args.seeds)]
     with progress(len(fold.test) * args.seeds, "games of the policy") as tell:
-        own = games_of(samplers, [tables[n] for n in fold.test], args.seeds, tell)
+        memory = TableMemory([tables[n] for n in fold.train])
+        own = games_of(samplers, [tables[n] for n in fold.test], args.seeds, tell, memory)
     with progress(len(jobs), "rivals") as tell:
         results = tournament(args.tables, tables, jobs, args.jobs, tell)
     results.games[SPLIT, NAME] = own
