@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from toy_world import ToyTools, ToyWorld
+from world_kit import measured
 
 from cuda_agent_backend.agent.judgements import Tally, is_judgement
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
@@ -23,6 +24,7 @@ from cuda_agent_backend.agent.protocol import LAST_TURNS, OUT_OF_TIME, Message, 
 from trainer.rollout.episodes import Plan, Play, played
 from trainer.rollout.world import Counted
 from trainer.stages.config import StageSettings
+from trainer.world.replay_tools import NOT_MEASURED, ReplayTools
 
 SPEECH = Speech()
 LOSES, WINS = "<s:1>", "<s:0>"
@@ -207,11 +209,17 @@ def test_after_the_search_it_has_all_its_judgements() -> None:
 
 
 def test_judgements_of_a_conversation_are_those_that_its_tools_counted() -> None:
-    tools, tally = Counted(ToyTools(), 1000), Tally()
-    policy = SearchPolicy(judgements=8)
-    found = run_episode(policy, tools, Budget(1e6), first=tools.first())  # type: ignore[arg-type]
-    counted = sum([tally.follow(message) for message in found.trajectory])
-    assert counted == tools.judgements > 0 and tally.profiled == set(tools.profiles)
+    counted_any = 0
+    for seed, made in enumerate([ToyTools(), *map(ReplayTools.of, measured())]):
+        tools, tally = Counted(made, 1000), Tally()
+        policy = SearchPolicy(judgements=8, seed=seed)
+        found = run_episode(policy, tools, Budget(1e6), first=tools.first())  # type: ignore[arg-type]
+        counted = sum([tally.follow(message) for message in found.trajectory])
+        unmeasured = sum(NOT_MEASURED in str(m["content"]) for m in found.trajectory)
+        assert counted in (tools.judgements, tools.judgements + unmeasured)
+        assert tally.profiled == set(tools.profiles)
+        counted_any += counted
+    assert counted_any > 20
 
 
 @pytest.mark.parametrize(
