@@ -23,13 +23,15 @@ from trainer.ppo.episode import Episode
 from trainer.ppo.prepare import Estimates, prepare
 from trainer.ppo.ranks import Alone
 from trainer.rivals.registry import RIVALS as ARENA
+from trainer.rollout import judge_world
 from trainer.rollout.demonstrations import chance_policy, demonstrations
 from trainer.rollout.episodes import Plan, Play, Played, played, rewarded, roll_out
 from trainer.rollout.filters import RULES, filtered, why_dropped
+from trainer.rollout.judge_world import JudgeWorld
 from trainer.rollout.lockstep import Lockstep
 from trainer.rollout.rival_policy import Tutors
-from trainer.rollout.table_world import TableWorld, held_out_families
-from trainer.rollout.world import Counted
+from trainer.rollout.table_world import LEAST, TableWorld, held_out_families
+from trainer.rollout.world import Counted, family_in
 from trainer.stages.config import BadConfig, WorldSettings
 from trainer.stages.worlds import world_of
 from trainer.world.files import read
@@ -220,10 +222,31 @@ def test_worlds_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
         (WorldSettings(paths=(str(tmp_path / "no.parquet"),)), "holds no tables"),
         (WorldSettings(paths=(str(TABLES),), held_out=1.0), "too few or too much alike"),
         (WorldSettings("judge", paths=(str(TABLES),), device="cuda"), "not for device 'cuda'"),
+        (WorldSettings("judge", paths=(str(TABLES),), held_out=1.0), "no task is left to train"),
         (WorldSettings("factory", factory="nowhere:make"), "cannot be had"),
     ):
         with pytest.raises(BadConfig, match=said):
             world_of(settings)
+
+
+def test_a_world_for_evaluation_alone_may_have_all_of_its_tasks_held_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class NoJudge(JudgeWorld):
+        def __init__(self, device: str, train: Any, test: Any, jobs: int) -> None:
+            self._tasks, self.tasks, self.test_tasks = test, tuple(train), tuple(test)
+            self.side_by_side = jobs
+
+    monkeypatch.setattr(judge_world, "JudgeWorld", NoJudge)
+    tables = read([TABLES])
+    playable = [t for t in tables if sum(row.works for row in t.rows) >= LEAST]
+    for kind, played_in in (("tables", playable), ("judge", tables)):
+        settings = WorldSettings(kind, paths=(str(TABLES),), held_out=1.0)  # type: ignore[arg-type]
+        world = world_of(settings, training=False)
+        assert not world.tasks and len(world.test_tasks) == len(played_in)
+        found = {family_in(world, task) for task in world.test_tasks}
+        assert found == {table.family for table in played_in}
+    assert family_in(ToyWorld(), "64") == "64"  # a world that says nothing of families
 
 
 @pytest.mark.slow

@@ -41,7 +41,10 @@ CONFIG = Config(
 
 
 def run_of(folder: Path, config: Config = CONFIG, world: Any = None) -> Run:
-    return Run(config, folder, Alone(), lambda settings: world or ToyWorld(), lambda text: None)
+    def world_of(settings: Any, training: bool = True) -> Any:
+        return world or ToyWorld()
+
+    return Run(config, folder, Alone(), world_of, lambda text: None)
 
 
 def curve(folder: Path) -> list[dict[str, float]]:

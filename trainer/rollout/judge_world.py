@@ -10,6 +10,7 @@ from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from sandbox.failures import Failure
 from sandbox.task.task import Task
 from trainer.rollout.world import WorldFailed
+from trainer.world.families import family_of
 
 
 class JudgeWorld:
@@ -43,6 +44,10 @@ class JudgeWorld:
             arch=arch_of(device),
         )
         self._pool = Pool(self._open.enter_context(Judge(wanted)))
+
+    def family(self, task: str) -> str:
+        """By its operators."""
+        return family_of(self._tasks[task])
 
     def tools(self, task: str, seed: int) -> Toolbox:
         """See `World`; what the machine answers hangs on no seed."""

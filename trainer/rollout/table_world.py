@@ -14,9 +14,14 @@ LEAST = 2
 
 
 class TableWorld:
-    """Tables by id; those of held-out families are for evaluation only. Raises ValueError where one side is empty."""
+    """Tables by id; those of held-out families are for evaluation only. Raises ValueError where one side is empty.
 
-    def __init__(self, tables: Sequence[Table], held_out: float, side_by_side: int) -> None:
+    training: whether it is trained in, and so needs tables that are not held out.
+    """
+
+    def __init__(
+        self, tables: Sequence[Table], held_out: float, side_by_side: int, training: bool = True
+    ) -> None:
         playable = [t for t in tables if sum(row.works for row in t.rows) >= LEAST]
         away = held_out_families([t.family for t in playable], held_out)
         self._tables = {table.id: table for table in playable}
@@ -24,7 +29,7 @@ class TableWorld:
         self.test_tasks: Sequence[str] = tuple(t.id for t in playable if t.family in away)
         self.side_by_side = side_by_side
         self._memory = TableMemory(self.tables(self.tasks))
-        if not self.tasks or (held_out and not self.test_tasks):
+        if (training and not self.tasks) or (held_out and not self.test_tasks):
             raise ValueError(
                 f"{len(tables)} tables, of which {len(playable)} can be played, are too few or too much alike to hold "
                 f"{held_out:.0%} of their families out"
@@ -33,6 +38,10 @@ class TableWorld:
     def tables(self, ids: Sequence[str]) -> list[Table]:
         """The tables of some tasks."""
         return [self._tables[id] for id in ids]
+
+    def family(self, task: str) -> str:
+        """That of its table."""
+        return self._tables[task].family
 
     def tools(self, task: str, seed: int) -> ReplayTools:
         """See `World`. Of like tasks `look` tells what won on tables to train on, as in a search with a cache."""

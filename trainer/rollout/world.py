@@ -35,6 +35,12 @@ class World(Protocol):
         ...
 
 
+def family_in(world: World, task: str) -> str:
+    """The family of a task, by the world's ``family(task)``; the task's own name in a world that has no such method."""
+    known = getattr(world, "family", None)
+    return task if known is None else str(known(task))
+
+
 class WorldFailed(Exception):
     """An environment died, or cannot be made: what happened, and where."""
 

@@ -48,12 +48,12 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """A folder with a configuration."""
+    """A folder with a configuration. world_of: see `worlds.world_of`."""
 
     config: Config
     folder: Path
     ranks: Ranks
-    world_of: Callable[[Any], World]
+    world_of: Callable[..., World]
     tell: Tell = print
 
 
@@ -113,7 +113,7 @@ def _is_spent(run: Run, settings: StageSettings, figures: Figures | None) -> boo
 def _evaluate(run: Run, folder: Path) -> Mapping[str, Any]:
     learner = new_learner(run, "eval")
     begin(run, "eval", learner)
-    world = run.world_of(run.config.eval.world or run.config.world)
+    world = run.world_of(run.config.eval.world or run.config.world, training=False)
     try:
         figures = evaluate(Stage("eval", run.config, world, learner, run.ranks))
     finally:

@@ -16,16 +16,18 @@ from trainer.world.rows import Table
 from trainer.world.sources import NoTasks, Region, sources
 
 
-def world_of(settings: WorldSettings) -> World:
-    """Raises `BadConfig` where there is no such world, or nothing in it."""
+def world_of(settings: WorldSettings, training: bool = True) -> World:
+    """Raises `BadConfig` where there is no such world, or nothing in it. training: whether it is trained in; a world
+    for evaluation alone may have all of its tasks held out."""
     if settings.kind == "factory":
         return _made(settings)
-    return _tables(settings) if settings.kind == "tables" else _judge(settings)
+    make = _tables if settings.kind == "tables" else _judge
+    return make(settings, training)
 
 
-def _tables(settings: WorldSettings) -> World:
+def _tables(settings: WorldSettings, training: bool) -> World:
     try:
-        return TableWorld(_read(settings), settings.held_out, settings.side_by_side)
+        return TableWorld(_read(settings), settings.held_out, settings.side_by_side, training)
     except ValueError as error:
         raise BadConfig(f"world: {error}") from None
 
@@ -39,7 +41,7 @@ def _read(settings: WorldSettings) -> list[Table]:
         raise BadConfig(f"world: {error}; `cuda-agent-train measure` makes tables") from None
 
 
-def _judge(settings: WorldSettings) -> World:
+def _judge(settings: WorldSettings, training: bool) -> World:
     from trainer.rollout.judge_world import JudgeWorld
 
     tasks = {task.digest[:24]: task for task in tasks_of(settings)}
@@ -52,8 +54,11 @@ def _judge(settings: WorldSettings) -> World:
     away = held_out_families(list(families.values()), settings.held_out)
     train = {name: task for name, task in tasks.items() if families[name] not in away}
     test = {name: task for name, task in tasks.items() if families[name] in away}
-    if not train:
-        raise BadConfig("world: with held_out no task is left to train on")
+    if training and not train:
+        raise BadConfig(
+            f"world: with held_out = {settings.held_out:g} no task is left to train on; a share of 1 is for "
+            "[eval.world] alone"
+        )
     return JudgeWorld(settings.device, train, test, settings.side_by_side)
 
 
