@@ -25,7 +25,7 @@ from trainer.ppo.ranks import Alone
 from trainer.rivals.registry import RIVALS as ARENA
 from trainer.rollout import judge_world
 from trainer.rollout.demonstrations import chance_policy, demonstrations
-from trainer.rollout.episodes import Plan, Play, Played, played, rewarded, roll_out
+from trainer.rollout.episodes import Plan, Play, Played, Watch, play_each, played, rewarded, roll_out
 from trainer.rollout.filters import RULES, filtered, why_dropped
 from trainer.rollout.judge_world import JudgeWorld
 from trainer.rollout.lockstep import Lockstep
@@ -172,6 +172,56 @@ def test_an_environment_that_dies_costs_its_own_episodes_only() -> None:
     found = roll_out(plans(), world, Sampler(actor(), SPEECH), Play())
     assert [p.episode.end == "infrastructure" for p in found] == [p.task == "128" for p in plans()]
     assert "died" in found[1].messages[0]["content"]
+
+
+def searching(plan: Plan) -> SearchPolicy:
+    return SearchPolicy(judgements=plan.judgements)
+
+
+def test_policies_that_share_no_model_play_side_by_side() -> None:
+    together = threading.Barrier(3)
+
+    class Crowded(ToyWorld):
+        def tools(self, task: str, seed: int) -> ToyTools:
+            together.wait(60.0)
+            return super().tools(task, seed)
+
+    told: list[Plan] = []
+    watch = Watch(lambda plan, one: told.append(plan))
+    play_each(plans(6), Crowded(), searching, Play(), watch, jobs=3)
+    assert sorted(p.seed for p in told) == sorted(p.seed for p in plans(6))
+
+
+def test_no_further_episode_begins_once_who_looks_on_says_so() -> None:
+    told: list[Plan] = []
+    watch = Watch(lambda plan, one: told.append(plan), lambda: len(told) < 2)
+    play_each(plans(6), ToyWorld(), searching, Play(), watch, jobs=1)
+    assert told == plans(6)[:2]
+    told.clear()
+    found = roll_out(plans(6), ToyWorld(side_by_side=2), Sampler(actor(), SPEECH), Play(), watch)
+    assert len(found) == 2 and {p.seed for p in told} == {p.seed for p in plans(6)[:2]}
+
+
+def test_what_who_looks_on_raises_ends_the_rest() -> None:
+    told: list[Plan] = []
+
+    def full(plan: Plan, one: Played) -> None:
+        told.append(plan)
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        play_each(plans(6), ToyWorld(), searching, Play(), Watch(full), jobs=1)
+    assert len(told) == 1
+    with pytest.raises(OSError, match="no space left"):
+        roll_out(plans(2), ToyWorld(), Sampler(actor(), SPEECH), Play(), Watch(full))
+
+
+def test_an_episode_takes_the_seconds_that_its_tools_work() -> None:
+    world = world_of(WorldSettings(paths=(str(TABLES),)))
+    one = played(SearchPolicy(judgements=3), Plan(world.tasks[0], "0", 3), world, Play())
+    said = [json.loads(m["content"]) for m in one.messages if m["role"] == "tool"]
+    assert one.seconds == pytest.approx(sum(answer["seconds"] for answer in said), abs=0.05)
+    assert one.seconds > 0 and one.reason
 
 
 def test_rivals_are_read_in_the_policys_words() -> None:

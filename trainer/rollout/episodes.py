@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -54,44 +54,103 @@ class Play:
 
 @dataclass(frozen=True)
 class Played:
-    """An episode, its conversation, and the best speed-up that a verdict proved (0: none)."""
+    """An episode, its conversation, and the best speed-up that a verdict proved (0: none). reason: why it ended.
+    seconds: of its tools, see `Counted`."""
 
     episode: Episode
     messages: tuple[Message, ...]
     speed: float = 0.0
+    reason: str = ""
+    seconds: float = 0.0
 
 
-def roll_out(plans: Sequence[Plan], world: World, sampler: Speaker, play: Play) -> list[Played]:
-    """Play episodes, as many at once as the world takes; in the order of the plans."""
+@dataclass(frozen=True)
+class Watch:
+    """Who looks on. told: of each episode as it ends, in its thread. go_on: whether another may begin."""
+
+    told: Callable[[Plan, Played], None] = lambda plan, played: None
+    go_on: Callable[[], bool] = lambda: True
+
+
+NOBODY = Watch()
+
+
+def roll_out(
+    plans: Sequence[Plan], world: World, sampler: Speaker, play: Play, watch: Watch = NOBODY
+) -> list[Played]:
+    """Play episodes, as many at once as the world takes; those that were begun, in the order of the plans."""
     found: list[Played] = []
     for start in range(0, len(plans), world.side_by_side):
-        found += _together(plans[start : start + world.side_by_side], world, sampler, play)
+        if not watch.go_on():
+            break
+        some = plans[start : start + world.side_by_side]
+        found += _together(some, world, sampler, play, watch)
     return found
 
 
-def _together(plans: Sequence[Plan], world: World, sampler: Speaker, play: Play) -> list[Played]:
+def _together(
+    plans: Sequence[Plan], world: World, sampler: Speaker, play: Play, watch: Watch
+) -> list[Played]:
     session = sampler.session()
     lockstep = Lockstep(session.generate, range(len(plans)))
     found: dict[int, Played] = {}
-    faults: list[BaseException] = []
 
-    def one(key: int, plan: Plan) -> None:
+    def one(key: int) -> None:
+        plan = plans[key]
         try:
             policy = policy_of(sampler, lockstep.ask, key, plan.seed)
             found[key] = played(policy, plan, world, play, sampler.speech)
-        except BaseException as error:  # a bug, told in the thread that waits
-            faults.append(error)
+            watch.told(plan, found[key])
         finally:
             lockstep.leave(key)
 
-    threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in enumerate(plans)]
+    _in_threads(len(plans), one)
+    return [found[key] for key in range(len(plans))]
+
+
+def play_each(
+    plans: Sequence[Plan],
+    world: World,
+    make: Callable[[Plan], Policy],
+    play: Play,
+    watch: Watch,
+    jobs: int,
+) -> None:
+    """Play episodes of policies that share no model, ``jobs`` at once. Who looks on is told of each."""
+    waiting, guard, failed = iter(plans), threading.Lock(), threading.Event()
+
+    def another() -> Plan | None:
+        with guard:
+            return next(waiting, None) if watch.go_on() and not failed.is_set() else None
+
+    def work(number: int) -> None:
+        try:
+            while (plan := another()) is not None:
+                watch.told(plan, played(make(plan), plan, world, play))
+        except BaseException:
+            failed.set()
+            raise
+
+    _in_threads(min(jobs, len(plans)), work)
+
+
+def _in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Do work of each number at once. What a thread raises, a bug or a full disk, is raised here in the end."""
+    faults: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(n,), daemon=True) for n in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if faults:
         raise faults[0]
-    return [found[key] for key in range(len(plans))]
 
 
 def played(
@@ -109,6 +168,7 @@ def played(
         return Played(
             Episode((), None, "infrastructure", plan.task, notes={"failed": 1.0}),
             ({"role": "user", "content": str(error)},),
+            reason=str(error),
         )
     return played_of(result, heard.tokens, plan, tools, play, speech)
 
@@ -159,7 +219,7 @@ def played_of(
         "won": float(result.best is not None),
     }
     episode = Episode(samples, reward, ENDS[result.stop], plan.task, result.turns, notes)
-    return Played(episode, tuple(result.trajectory), speed)
+    return Played(episode, tuple(result.trajectory), speed, result.reason, tools.seconds)
 
 
 def rewarded(kind: Reward, outcome: float | None, speed: float, best: float) -> float | None:

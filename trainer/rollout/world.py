@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -47,17 +48,19 @@ class WorldFailed(Exception):
 
 class Counted:
     """An episode's tools, with the judgements that were asked for counted (see `is_judgement`). A schedule that a table
-    does not have, as it was never tried, is none. All else is the tools' own."""
+    does not have, as it was never tried, is none. seconds: of all calls, by the tools' own clock. All else is the tools'
+    own."""
 
     def __init__(self, tools: Any, judgements: int) -> None:
         self._tools, self._most = tools, judgements
         self.judgements = self.failures = 0
+        self.seconds = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tools, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("_tools", "_most", "judgements", "failures"):
+        if name in ("_tools", "_most", "judgements", "failures", "seconds"):
             super().__setattr__(name, value)
         else:
             setattr(self._tools, name, value)
@@ -79,7 +82,10 @@ class Counted:
     def run(self, calls: Sequence[ToolCall]) -> list[Message]:
         """See `Toolbox`."""
         profiled = set(self._tools.profiles)
+        clock = getattr(self._tools, "worked", time.monotonic)
+        started = clock()
         answers: list[Message] = self._tools.run(calls)
+        self.seconds += clock() - started
         for call, answer in zip(calls, answers, strict=True):
             content = str(answer["content"])
             self.failures += '"error"' in content

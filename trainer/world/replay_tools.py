@@ -191,7 +191,8 @@ class ReplayTools(Toolbox):
         found: Answer = json.loads(text) if text else {}
         return found
 
-    def _worked(self) -> float:
+    def worked(self) -> float:
+        """See `Toolbox`: what the answers so far took when they were measured."""
         return self.bench.spent_s
 
     @cached_property

@@ -73,9 +73,9 @@ class Toolbox(KernelWork):
         if self.finished is not None:
             return failed("not run: the episode has ended")
         try:
-            started = self._worked()
+            started = self.worked()
             answer = _shortened(tool.run(**parse_arguments(call, tool.spec.schema)))
-            return {**answer, "seconds": round(self._worked() - started, 3)}
+            return {**answer, "seconds": round(self.worked() - started, 3)}
         except (OSError, MemoryError, RecursionError) as error:
             return failed(_trouble(call.name, error))
         except BadArguments as error:
@@ -84,8 +84,8 @@ class Toolbox(KernelWork):
     def _left(self) -> float:
         return self.seconds_left()  # the episode sets it after the tools are made
 
-    def _worked(self) -> float:
-        """A clock that stands still while other processes have their turn on the device."""
+    def worked(self) -> float:
+        """A clock, in seconds, that stands still while others have their turn on the device."""
         return time.monotonic() - float(getattr(self.bench, "waited_s", 0.0))
 
 
