@@ -15,6 +15,9 @@ from trainer.arena.play import BUDGETS, Played, geomean
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 
+Measured = tuple[str, str, float]
+"""Of one seed: the family, the table or task, and the value."""
+
 
 @dataclass(frozen=True)
 class Game:
@@ -54,8 +57,14 @@ def _at(games: Sequence[Game], budget: int) -> dict[str, Any]:
 
 
 def _geometric(games: Sequence[Game], of: Callable[[Game], float]) -> dict[str, float]:
-    logs = bootstrapped(games, lambda game: math.log(of(game)), statistics.fmean)
-    return {name: math.exp(value) for name, value in logs.items()}
+    return geometric([(game.family, game.table, of(game)) for game in games])
+
+
+def geometric(measured: Sequence[Measured]) -> dict[str, float]:
+    """The geometric mean over tables of the one over seeds, of values above 0, with its interval."""
+    logs = [(family, table, math.log(value)) for family, table, value in measured]
+    found = over_families(logs, statistics.fmean)
+    return {name: math.exp(value) for name, value in found.items()}
 
 
 def _to_close(games: Sequence[Game]) -> dict[str, Any]:
@@ -86,11 +95,18 @@ def bootstrapped(
     of: Callable[[Game], float],
     summary: Callable[[Sequence[float]], float],
 ) -> dict[str, float]:
+    """See `over_families`."""
+    return over_families([(game.family, game.table, of(game)) for game in games], summary)
+
+
+def over_families(
+    measured: Sequence[Measured], summary: Callable[[Sequence[float]], float]
+) -> dict[str, float]:
     """A summary over tables of the mean over seeds, with its interval: families are drawn with replacement, with all of
     their tables."""
     by_table: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for game in games:
-        by_table[game.family, game.table].append(of(game))
+    for family, table, value in measured:
+        by_table[family, table].append(value)
     by_family: dict[str, list[float]] = defaultdict(list)
     for (family, _), values in sorted(by_table.items()):
         by_family[family].append(statistics.fmean(values))
