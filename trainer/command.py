@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.arena import command as arena
+from trainer.arguments import part
 from trainer.errors import CommandError
 from trainer.integrations import command as integrations
 from trainer.stages import command as stages
@@ -73,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     synth.add_argument("--count", type=_whole, required=True, metavar="N", help="tasks wanted")
     synth.add_argument("--seed", type=int, default=0, metavar="S")
     synth.add_argument(
-        "--part", type=_part, default=(1, 1), metavar="K/N", help="one of N pieces of the set"
+        "--part", type=part, default=(1, 1), metavar="K/N", help="one of N pieces of the set"
     )
     synth.add_argument("--dry-run", action="store_true", help="say what it would make")
     synth.add_argument("--composer", choices=("rules", "openai"), default="rules")
@@ -104,13 +105,6 @@ def _whole(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return value
-
-
-def _part(text: str) -> tuple[int, int]:
-    number, _, of = text.partition("/")
-    if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 2/8")
-    return int(number), int(of)
 
 
 def _synth(args: argparse.Namespace) -> int:

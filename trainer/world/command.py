@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.arguments import part
 from trainer.errors import CommandError
 from trainer.world.rows import Table
 
@@ -30,7 +30,7 @@ def add_arguments(commands: Any, whole: Any) -> None:
         "--per-task", type=int, default=64, metavar="N", help="schedules a table; 0: all"
     )
     measure.add_argument("--jobs", type=whole, metavar="J", help="compilers side by side")
-    measure.add_argument("--part", type=_part, default=(1, 1), metavar="K/N")
+    measure.add_argument("--part", type=part, default=(1, 1), metavar="K/N")
     measure.add_argument(
         "--time-limit", type=float, default=float("inf"), metavar="S", help="seconds"
     )
@@ -45,14 +45,6 @@ def add_arguments(commands: Any, whole: Any) -> None:
     pack = commands.add_parser("pack", help="put tables into one file")
     pack.add_argument("tables", type=Path, nargs="+", metavar="TABLES")
     pack.add_argument("--out", type=Path, required=True, metavar="FILE")
-
-
-def _part(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    number, of = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not 1 <= number <= of:
-        raise argparse.ArgumentTypeError(f"{text!r} is not such as 1/4")
-    return number, of
 
 
 def measure(args: argparse.Namespace) -> int:
