@@ -23,7 +23,6 @@ from trainer.ppo.episode import Episode
 from trainer.ppo.prepare import Estimates, prepare
 from trainer.ppo.ranks import Alone
 from trainer.rivals.registry import RIVALS as ARENA
-from trainer.rollout import judge_world
 from trainer.rollout.demonstrations import chance_policy, demonstrations
 from trainer.rollout.episodes import Plan, Play, Played, Watch, play_each, played, rewarded, roll_out
 from trainer.rollout.filters import RULES, filtered, why_dropped
@@ -31,7 +30,7 @@ from trainer.rollout.judge_world import JudgeWorld
 from trainer.rollout.lockstep import Lockstep
 from trainer.rollout.rival_policy import Tutors
 from trainer.rollout.table_world import LEAST, TableWorld, held_out_families
-from trainer.rollout.world import Counted, family_in
+from trainer.rollout.world import Counted, WorldFailed, family_in
 from trainer.stages.config import BadConfig, WorldSettings
 from trainer.stages.worlds import world_of
 from trainer.world.files import read
@@ -279,15 +278,7 @@ def test_worlds_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
             world_of(settings)
 
 
-def test_a_world_for_evaluation_alone_may_have_all_of_its_tasks_held_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class NoJudge(JudgeWorld):
-        def __init__(self, device: str, train: Any, test: Any, jobs: int) -> None:
-            self._tasks, self.tasks, self.test_tasks = test, tuple(train), tuple(test)
-            self.side_by_side = jobs
-
-    monkeypatch.setattr(judge_world, "JudgeWorld", NoJudge)
+def test_a_world_for_evaluation_alone_may_have_all_of_its_tasks_held_out() -> None:
     tables = read([TABLES])
     playable = [t for t in tables if sum(row.works for row in t.rows) >= LEAST]
     for kind, played_in in (("tables", playable), ("judge", tables)):
@@ -296,7 +287,21 @@ def test_a_world_for_evaluation_alone_may_have_all_of_its_tasks_held_out(
         assert not world.tasks and len(world.test_tasks) == len(played_in)
         found = {family_in(world, task) for task in world.test_tasks}
         assert found == {table.family for table in played_in}
+        world.close()
     assert family_in(ToyWorld(), "64") == "64"  # a world that says nothing of families
+
+
+def test_a_judge_that_cannot_be_on_this_machine_is_started_for_training_or_an_episode_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    world = JudgeWorld("cuda", {}, {"a": read([TABLES])[0].parsed}, 1)
+    assert family_in(world, "a") == read([TABLES])[0].family
+    with pytest.raises(WorldFailed, match="torch sees no CUDA device here"):
+        world.open()
+    one = played(SearchPolicy(), Plan("a", "0", 1), world, Play())
+    assert one.episode.end == "infrastructure" and "no CUDA device" in one.reason
+    world.close()
 
 
 @pytest.mark.slow

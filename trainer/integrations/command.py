@@ -39,12 +39,13 @@ def serve(args: argparse.Namespace) -> int:
     import uvicorn
 
     from trainer.integrations.openenv_server import app_of
+    from trainer.rollout.world import WorldFailed
     from trainer.stages import config
     from trainer.stages.worlds import world_of
 
     try:
         world = world_of(config.read(args.config).world)
-    except config.BadConfig as error:
+    except (config.BadConfig, WorldFailed) as error:
         raise CommandError(str(error)) from error
     with contextlib.closing(world), _terminated_as_interrupted(), _listening(args) as listener:
         app = app_of(world, args.sessions, args.judgements, args.turns)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from sandbox.failures import Failure
@@ -12,9 +13,13 @@ from sandbox.task.task import Task
 from trainer.rollout.world import WorldFailed
 from trainer.world.families import family_of
 
+if TYPE_CHECKING:
+    from sandbox.judge.pool import Pool
+
 
 class JudgeWorld:
-    """Tasks by name, judged on this machine. Episodes share one device and take turns on it.
+    """Tasks by name, judged on this machine. Episodes share one device and take turns on it. The judge is started by
+    `open`, or by the first episode: what asks for names and families alone needs no device.
 
     jobs: episodes at once; compilers work side by side, what is timed does not.
     """
@@ -22,6 +27,25 @@ class JudgeWorld:
     def __init__(
         self, device: str, train: Mapping[str, Task], test: Mapping[str, Task], jobs: int
     ) -> None:
+        self._device, self._tasks = device, {**test, **train}
+        self.tasks: Sequence[str] = tuple(train)
+        self.test_tasks: Sequence[str] = tuple(test)
+        self.side_by_side = jobs
+        self._opened, self._guard = ExitStack(), threading.Lock()
+        self._pool: Pool | None = None
+
+    def open(self) -> Pool:
+        """Start the judge, unless it is started. Raises `WorldFailed` where this machine has no such device."""
+        import torch
+
+        with self._guard:
+            if self._pool is None:
+                if self._device == "cuda" and not torch.cuda.is_available():
+                    raise WorldFailed("torch sees no CUDA device here, and the judge needs one")
+                self._pool = self._started()
+            return self._pool
+
+    def _started(self) -> Pool:
         from cuda_agent_backend.runtime.machine import arch_of
         from cuda_agent_backend.settings import Settings
         from sandbox import scratch
@@ -29,21 +53,16 @@ class JudgeWorld:
         from sandbox.judge.pool import Pool
         from sandbox.judge.settings import JudgeSettings
 
-        self._tasks = {**test, **train}
-        self.tasks: Sequence[str] = tuple(train)
-        self.test_tasks: Sequence[str] = tuple(test)
-        self.side_by_side = jobs
-        self._open = ExitStack()
         settings = Settings.from_environment()
-        folder = self._open.enter_context(scratch.folder("train"))
+        folder = self._opened.enter_context(scratch.folder("train"))
         wanted = JudgeSettings(
-            device,
+            self._device,
             scratch_dir=folder,
             native_dir=settings.native_dir,
             device_lock=settings.device_lock,
-            arch=arch_of(device),
+            arch=arch_of(self._device),
         )
-        self._pool = Pool(self._open.enter_context(Judge(wanted)))
+        return Pool(self._opened.enter_context(Judge(wanted)))
 
     def family(self, task: str) -> str:
         """By its operators."""
@@ -51,7 +70,7 @@ class JudgeWorld:
 
     def tools(self, task: str, seed: int) -> Toolbox:
         """See `World`; what the machine answers hangs on no seed."""
-        bench: Any = self._pool.seat()
+        bench: Any = self.open().seat()
         found = bench.baselines(self._tasks[task])
         if isinstance(found, Failure):
             raise WorldFailed(f"the baselines of {task} cannot be timed: {found.reason}")
@@ -59,4 +78,4 @@ class JudgeWorld:
 
     def close(self) -> None:
         """End the judge's workers, and remove its scratch folder."""
-        self._open.close()
+        self._opened.close()

@@ -17,8 +17,10 @@ from trainer.world.sources import NoTasks, Region, sources
 
 
 def world_of(settings: WorldSettings, training: bool = True) -> World:
-    """Raises `BadConfig` where there is no such world, or nothing in it. training: whether it is trained in; a world
-    for evaluation alone may have all of its tasks held out."""
+    """Raises `BadConfig` where there is no such world, or nothing in it, `WorldFailed` where it cannot be here.
+
+    training: whether it is trained in; one for evaluation alone may have all of its tasks held out, and starts later.
+    """
     if settings.kind == "factory":
         return _made(settings)
     make = _tables if settings.kind == "tables" else _judge
@@ -59,7 +61,10 @@ def _judge(settings: WorldSettings, training: bool) -> World:
             f"world: with held_out = {settings.held_out:g} no task is left to train on; a share of 1 is for "
             "[eval.world] alone"
         )
-    return JudgeWorld(settings.device, train, test, settings.side_by_side)
+    world = JudgeWorld(settings.device, train, test, settings.side_by_side)
+    if training:
+        world.open()  # what is missing is said before anything is learnt
+    return world
 
 
 def tasks_of(settings: WorldSettings) -> Sequence[Task]:
