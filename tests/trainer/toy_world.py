@@ -28,6 +28,7 @@ class ToyVerdict:
     status: str
     reward: float
     speed: Any = None
+    reason: str = ""
 
     @property
     def wins(self) -> bool:

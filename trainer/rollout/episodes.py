@@ -219,7 +219,14 @@ def played_of(
         "won": float(result.best is not None),
     }
     episode = Episode(samples, reward, ENDS[result.stop], plan.task, result.turns, notes)
-    return Played(episode, tuple(result.trajectory), speed, result.reason, tools.seconds)
+    reason = result.reason if result.reward is not None else _why_unknown(result, tools.verdicts)
+    return Played(episode, tuple(result.trajectory), speed, reason, tools.seconds)
+
+
+def _why_unknown(result: EpisodeResult, verdicts: Any) -> str:
+    """Why an episode has no reward: what a verdict says, as of a busy machine, or why it ended if there is none."""
+    said = [v.reason for v in verdicts.values() if v.reward is None]
+    return f"no verdict: {said[-1]}" if said else result.reason
 
 
 def rewarded(kind: Reward, outcome: float | None, speed: float, best: float) -> float | None:
