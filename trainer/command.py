@@ -1,6 +1,7 @@
 """The command ``cuda-agent-train``: makes sets of tasks, trains policies, and serves their environment.
 
-Exit status: 0 done; 1 done, and fewer tasks than wanted came of it; 2 wrong arguments or input; 130 interrupted.
+Exit status: 0 done; 1 done, and fewer tasks than wanted came of it, or episodes of an evaluation are left; 2 wrong
+arguments or input; 130 interrupted.
 """
 
 from __future__ import annotations

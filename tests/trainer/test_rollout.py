@@ -24,7 +24,16 @@ from trainer.ppo.prepare import Estimates, prepare
 from trainer.ppo.ranks import Alone
 from trainer.rivals.registry import RIVALS as ARENA
 from trainer.rollout.demonstrations import chance_policy, demonstrations
-from trainer.rollout.episodes import Plan, Play, Played, Watch, play_each, played, rewarded, roll_out
+from trainer.rollout.episodes import (
+    Plan,
+    Play,
+    Played,
+    Watch,
+    play_each,
+    played,
+    rewarded,
+    roll_out,
+)
 from trainer.rollout.filters import RULES, filtered, why_dropped
 from trainer.rollout.judge_world import JudgeWorld
 from trainer.rollout.lockstep import Lockstep

@@ -75,8 +75,8 @@ def test_all_stages_chain_and_leave_a_policy_that_plays(chained: Path) -> None:
     )  # fmt: skip
     assert not [name for name in wanted if name not in figures]
     found = json.loads((chained / "eval" / "done.json").read_text())["figures"]
-    assert found["3"]["search"]["tasks"] == found["1"]["trained"]["tasks"] == 4.0
-    assert found["3"]["search"]["judgements"] > 0
+    assert found["3"]["search (order)"]["tasks"] == found["1"]["trained"]["tasks"] == 4
+    assert found["3"]["search (order)"]["judgements"] > 0 and found["3"]["bayesian"]["tasks"] == 4
     spec = PolicySpec("trained", str(chained / "policy"))
     assert missing(spec) == ""
     turn = make_policy(spec).act(ToyTools().first(), ())
@@ -370,6 +370,10 @@ def test_a_policy_of_another_size_is_refused(chained: Path, tmp_path: Path) -> N
         ("[warmup]\nreward = 'gold'", "one of outcome, graded, speedup"),
         ("[agentic]\njudgements = [1.5]", "is a list of int"),
         ("[agentic.world]\nkind = 'moon'", "one of tables"),
+        ("[eval]\nagainst = ['search']", "is ['search']; it is some of order, bayesian"),
+        ("[eval]\nagainst = ['order', 'order']", "some of order, bayesian, each once"),
+        ("[eval]\njudgements = [1, 3, 1]", "has a budget twice"),
+        ("[agentic]\nsingle = true", "[agentic] single is of [eval] alone"),
     ],
     ids=lambda value: value if " " not in value else "",
 )

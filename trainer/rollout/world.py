@@ -48,8 +48,7 @@ class WorldFailed(Exception):
 
 class Counted:
     """An episode's tools, with the judgements that were asked for counted (see `is_judgement`). A schedule that a table
-    does not have, as it was never tried, is none. seconds: of all calls, by the tools' own clock. All else is the tools'
-    own."""
+    does not have, as it was never tried, is none. seconds: of all calls, by the tools' clock. All else is theirs."""
 
     def __init__(self, tools: Any, judgements: int) -> None:
         self._tools, self._most = tools, judgements

@@ -9,6 +9,7 @@ Random numbers need no keeping: each step draws from a seed, its stage and its n
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -80,6 +81,15 @@ def load(learner: Learner, path: Path) -> dict[str, Any]:
 def load_actor(learner: Learner, folder: Path) -> None:
     """Have the actor be as a policy's folder has it. Raises `Unusable`."""
     learner.kind.load(learner.actor, folder)
+
+
+def digest_of(folder: Path) -> str:
+    """Names the weights of a policy's folder: equal tensors in equal files have equal names."""
+    found = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:16]
 
 
 def load_critic(learner: Learner, path: Path) -> None:

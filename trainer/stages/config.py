@@ -21,6 +21,8 @@ STAGES = ("pretrain", "warmup", "rft", "value", "agentic", "live", "eval")
 """In the order in which they chain; a run may leave any out."""
 PLAIN = ("search", "chance")
 """Rivals of pretraining that need no tables."""
+SEARCHES = ("order", "bayesian")
+"""That evaluation can play: in the order of the proposals, and with the Gaussian process as it is served."""
 
 
 class BadConfig(Exception):
@@ -52,9 +54,10 @@ class StageSettings:
     of which each episode is told one. turns: of an episode at most. actor_rate, critic_rate: learning rates (0: not
     trained). reward: see `rollout.episodes`. rivals: of pretraining, whose episodes are read: "search", "chance", and
     on tables those of the arena, each learnt from other families than the task's; of evaluation, those of the arena.
-    seeds: of evaluation, 0 for no arena. every: steps between checkpoints. most_judgements: after which a stage ends,
-    of all its episodes together (0: `steps` alone end it). ids: of one piece of a batch. bootstrap: see
-    `ppo.prepare.Estimates`. world: instead of the run's.
+    seeds: of evaluation, 0 for no arena. against: of evaluation, the searches that play the same tasks. single: of
+    evaluation, one answer a task, which is judged as it is. every: steps between checkpoints. most_judgements: after
+    which a stage ends, of all its episodes together (0: `steps` alone end it). ids: of one piece of a batch. bootstrap:
+    see `ppo.prepare.Estimates`. world: instead of the run's.
     """
 
     steps: int = 50
@@ -75,6 +78,8 @@ class StageSettings:
     reward: Reward = "outcome"
     rivals: tuple[str, ...] = ("search", "chance")
     seeds: int = 5
+    against: tuple[str, ...] = SEARCHES
+    single: bool = False
     every: int = 5
     most_judgements: int = 0
     world: WorldSettings | None = None
@@ -167,6 +172,7 @@ def read(path: Path, changes: Sequence[str] = ()) -> Config:
             f"{path}: [pretrain] {', '.join(of_tables)} learn from tables, and its world has none; give "
             f'[pretrain.world] kind = "tables", or rivals {", ".join(PLAIN)}'
         )
+    _check_evaluation(made, path)
     return made
 
 
@@ -189,6 +195,21 @@ def _changed(given: Mapping[str, Any], names: Sequence[str], value: Any) -> dict
     if not isinstance(below, Mapping):
         raise BadConfig(f"{first} is no table, so it has no {'.'.join(rest)}")
     return {**given, first: _changed(below, rest, value)}
+
+
+def _check_evaluation(made: Config, path: Path) -> None:
+    against = made.eval.against
+    if set(against) - set(SEARCHES) or len(against) > len(set(against)):
+        raise BadConfig(
+            f"{path}: [eval] against is {list(against)}; it is some of {', '.join(SEARCHES)}, each once"
+        )
+    if len(made.eval.judgements) > len(set(made.eval.judgements)):
+        raise BadConfig(f"{path}: [eval] judgements has a budget twice")
+    alone = [name for name in STAGES if name != "eval" and made.stage(name).single]
+    if alone:
+        raise BadConfig(
+            f"{path}: [{alone[0]}] single is of [eval] alone; the stage that learns from one answer a task is warmup"
+        )
 
 
 def _wrong_model(model: ModelSettings) -> str:

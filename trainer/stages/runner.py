@@ -3,6 +3,7 @@
 DIR/config.json      what the run was configured as; another one is refused, but for what is not done yet
 DIR/config-history.jsonl   what it was configured as before that changed
 DIR/warmup/          figures.jsonl, tensorboard/, step-000050/, done.json
+DIR/eval/            episodes.jsonl, figures.json, done.json
 DIR/policy/          the last stage's actor, for ``--policy trained --model DIR/policy``
 """
 
@@ -13,7 +14,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from trainer.ppo.ranks import Ranks
 from trainer.rollout.world import World
 from trainer.stages import checkpoint
 from trainer.stages.config import STAGES, Config, StageSettings
-from trainer.stages.evaluate import evaluate
+from trainer.stages.episode_book import BadBook, EpisodeBook
+from trainer.stages.evaluate import Asked, Evaluation, evaluate
 from trainer.stages.learner import Kind, Learner
 from trainer.stages.pretrained import FromCheckpoint
 from trainer.stages.small import Small
@@ -35,6 +37,8 @@ from trainer.stages.steps import STEPS, Stage, ready_to_learn
 
 DONE, COLLAPSED, CONFIG = "done.json", "collapsed.json", "config.json"
 HISTORY = "config-history.jsonl"
+EPISODES, FIGURES = "episodes.jsonl", "figures.json"
+"""Of an evaluation: all episodes that ended, and what they come to so far."""
 KEPT = 3
 WATCHED = ("warmup", "value", "agentic", "live")
 """Stages whose figures alarms look at."""
@@ -57,16 +61,19 @@ class Run:
     tell: Tell = print
 
 
-def run_stage(run: Run, name: str) -> Mapping[str, Any]:
-    """Do a stage, or what is left of it; what its end says. Raises `RunFailed`, `OSError`, `Unusable`."""
+def run_stage(run: Run, name: str, asked: Asked | None = None) -> Mapping[str, Any]:
+    """Do a stage, or what is left of it; what its end says. asked: of ``eval`` alone. Raises `RunFailed`, `OSError`,
+    `Unusable`."""
     folder = run.folder / name
     with _alone(run):
         _same_config(run)
         if (folder / COLLAPSED).is_file():
             raise RunFailed(_again(folder))
+        if name == "eval":
+            return _evaluate(run, folder, asked or Asked())
         if (folder / DONE).is_file():
             return _read(folder / DONE)
-        return _evaluate(run, folder) if name == "eval" else _train(run, name, folder)
+        return _train(run, name, folder)
 
 
 def _train(run: Run, name: str, folder: Path) -> Mapping[str, Any]:
@@ -110,18 +117,36 @@ def _is_spent(run: Run, settings: StageSettings, figures: Figures | None) -> boo
     return bool(run.ranks.everyones(spent >= most)[0])
 
 
-def _evaluate(run: Run, folder: Path) -> Mapping[str, Any]:
+def _evaluate(run: Run, folder: Path, asked: Asked) -> Mapping[str, Any]:
+    """Play what is left of an evaluation, or of a part. What is known so far is in figures.json; done.json, or a part's
+    own, is written once nothing is left."""
+    until = time.monotonic() + asked.limit_s
+    number, of = asked.part
+    done = folder / (DONE if of == 1 else f"done-{number}-of-{of}.json")
+    if done.is_file() and asked.policy is None:
+        return _read(done)
     learner = new_learner(run, "eval")
-    begin(run, "eval", learner)
+    origin = asked.policy or actor_before(run, "eval")
+    if origin is not None:
+        checkpoint.load_actor(learner, origin)
+    weights = "" if origin is None else checkpoint.digest_of(origin)
+    if done.is_file() and _read(done).get("weights") == weights:
+        return _read(done)
     world = run.world_of(run.config.eval.world or run.config.world, training=False)
     try:
-        figures = evaluate(Stage("eval", run.config, world, learner, run.ranks))
+        stage = Stage("eval", run.config, world, learner, run.ranks)
+        book = EpisodeBook(folder / EPISODES)
+        wanted = Evaluation(stage, book, weights, asked.part, until, run.tell)
+        found = evaluate(wanted)
+    except BadBook as error:
+        raise RunFailed(str(error)) from error
     finally:
         world.close()
-    said = {"stage": "eval", "figures": figures}
+    said = {"stage": "eval", "weights": weights, "part": asked.part, **asdict(found)}
     if run.ranks.rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / DONE, said)
+        _write(folder / FIGURES, said)
+        if not found.left:
+            _write(done, said)
     run.ranks.everyones(None)
     return said
 
@@ -221,21 +246,29 @@ def new_learner(run: Run, name: str) -> Learner:
 def begin(run: Run, name: str, learner: Learner) -> None:
     """Have a stage begin where the last one before it ended; optimizers begin anew. A critic that was never trained
     begins as the actor. Raises `RunFailed` where a stage that the configuration names was left out."""
+    actor = actor_before(run, name)
+    if actor is None:
+        return
+    checkpoint.load_actor(learner, actor)
+    if actor.parents[1].name in ("value", "agentic", "live"):
+        checkpoint.load_critic(learner, actor.parent)
+    else:
+        checkpoint.begin_critic(learner)
+
+
+def actor_before(run: Run, name: str) -> Path | None:
+    """The folder of the actor that the last stage before this one left; None where the configuration names none before.
+    Raises `RunFailed` where that one is not done."""
     before = [s for s in STAGES[: STAGES.index(name)] if s in run.config.stages]
     if not before:
-        return
+        return None
     folder = run.folder / before[-1]
     if not (folder / DONE).is_file():
         raise RunFailed(
             f"{name} begins where {before[-1]} ends, which is not done in {run.folder}; do it first, or leave it out "
             "of `stages`"
         )
-    path = checkpoint.path_of(folder, checkpoint.steps_in(folder)[-1])
-    checkpoint.load_actor(learner, path / "actor")
-    if before[-1] in ("value", "agentic", "live"):
-        checkpoint.load_critic(learner, path)
-    else:
-        checkpoint.begin_critic(learner)
+    return checkpoint.path_of(folder, checkpoint.steps_in(folder)[-1]) / "actor"
 
 
 def _same_config(run: Run) -> None:
@@ -289,7 +322,8 @@ def _alone(run: Run) -> Iterator[None]:
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
-    """Write JSON, whole or not at all. Raises OSError."""
+    """Write JSON, in one go: a file that a kill left half written would be taken for whole. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text(json.dumps(value, indent=1, sort_keys=True))
     new.replace(path)
