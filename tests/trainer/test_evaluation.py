@@ -364,7 +364,9 @@ def test_the_command_says_what_is_left_and_takes_options_for_eval_alone(
     (tmp_path / "run.toml").write_text(TOML)
     words = [str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")]
     assert command.main(["eval", *words, "--time-limit", "0"]) == 1
-    assert "eval: 12 episodes are left; give the same command again" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "eval: 12 episodes are left; give the same command again" in told
+    assert "what plays has learnt nothing" in told
     assert command.main(["eval", *words, "--part", "2/4"]) == 0
     assert command.main(["eval", *words]) == 0
     assert "eval: done: " in capsys.readouterr().out and len(lines(tmp_path / "out")) == 12

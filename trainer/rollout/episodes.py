@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
+from cuda_agent_backend.agent.policies.trained.allowance import TURNS
 from cuda_agent_backend.agent.policies.trained.speech import Speech
 from cuda_agent_backend.agent.protocol import (
     Message,
@@ -47,7 +48,7 @@ class Plan:
 class Play:
     """How episodes are played. turns: at most. single: one answer a task, which is judged as it is."""
 
-    turns: int = 24
+    turns: int = TURNS
     single: bool = False
     reward: Reward = "outcome"
 

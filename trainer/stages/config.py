@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from cuda_agent_backend.agent.policies.trained.allowance import TURNS
 from trainer.health.alarms import Limits
 from trainer.policy.model import ModelSettings, Size
 from trainer.ppo.losses import Clip
@@ -64,7 +65,7 @@ class StageSettings:
     episodes: int = 64
     attempts: int = 4
     judgements: tuple[int, ...] = (1, 3, 10, 30)
-    turns: int = 72
+    turns: int = TURNS
     actor_rate: float = 3e-4
     critic_rate: float = 6e-4
     epochs: int = 2

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cuda_agent_backend.agent.policies.trained.allowance import TURNS
 from cuda_agent_backend.agent.protocol import Policy, Stopped, ToolCall
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from trainer.arena.figures import Game, figures
@@ -24,7 +25,6 @@ from trainer.world.replay_tools import ReplayTools
 from trainer.world.rows import Table
 
 NAME = "trained"
-TURNS = 72
 
 
 class TrainedRival:

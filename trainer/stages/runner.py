@@ -129,6 +129,10 @@ def _evaluate(run: Run, folder: Path, asked: Asked) -> Mapping[str, Any]:
     origin = asked.policy or actor_before(run, "eval")
     if origin is not None:
         checkpoint.load_actor(learner, origin)
+    elif not run.config.model.checkpoint:
+        run.tell(
+            "eval: no stage comes before it and no --policy is given: what plays has learnt nothing"
+        )
     weights = "" if origin is None else checkpoint.digest_of(origin)
     if done.is_file() and _read(done).get("weights") == weights:
         return _read(done)

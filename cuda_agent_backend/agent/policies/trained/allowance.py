@@ -16,7 +16,8 @@ from cuda_agent_backend.agent.policies.trained.rendering import UNTOLD, told_bud
 from cuda_agent_backend.agent.protocol import LAST_TURNS, OUT_OF_TIME, Message, ToolCall, Turn
 
 TURNS = 72
-"""Of an episode of training, unless that is configured otherwise."""
+"""Of an episode of training, unless that is configured otherwise: a schedule and its timing for each of 30 judgements,
+and some more."""
 USED_UP = f"{UNTOLD} judgements are used up"
 NO_TURN = f"{TURNS} turns are used up"
 _OVER: Message = {"role": "user", "content": OUT_OF_TIME}
