@@ -15,7 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.store import ROOT, Facts, Results, arguments, brief, commit
+from benchmarks.store import (
+    ROOT,
+    Facts,
+    Results,
+    arguments,
+    brief,
+    commit,
+    same_machine,
+    with_own_facts,
+)
 from benchmarks.whole_models.cells import (
     AUTOTUNE,
     CPU_KINDS,
@@ -83,15 +92,15 @@ def collect(
 def merge(files: Sequence[Path], results: Results) -> dict[str, Facts]:
     """One file of those of several parts, a result rather than a failure. Raises ValueError where machines differ."""
     contents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    first = {**contents[0]["machine"], "load": None}
-    if any({**content["machine"], "load": None} != first for content in contents):
+    head = {name: contents[0][name] for name in ("machine", "versions", "commit")}
+    if not all(same_machine(content["machine"], head["machine"]) for content in contents):
         raise ValueError("the files are of different machines")
     samples: dict[str, Facts] = {}
     for content in contents:
-        for name, facts in content["samples"].items():
+        own = with_own_facts(content["samples"], content["machine"], head["machine"])
+        for name, facts in own.items():
             if name not in samples or "failed" in samples[name]:
                 samples[name] = facts
-    head = {name: contents[0][name] for name in ("machine", "versions", "commit")}
     write_json(results.path, {**head, "samples": samples, "summary": summarise(samples)})
     return samples
 

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ FOLDER = Path(__file__).parent / "results"
 ROOT = Path(__file__).parents[1]
 COMMIT_VARIABLE = "BENCHMARK_COMMIT"
 PACKAGES = ("torch", "triton", "transformers", "numpy")
+SAME = ("gpu", "cpu", "cpu_flags", "cores", "machine", "torch", "cuda")
+"""Facts that are equal on machines of one kind. Of others, such as the kernel's release or the driver, each sample
+keeps its own machine's."""
 
 Facts = dict[str, Any]
 
@@ -37,13 +40,13 @@ class Results:
         return self.folder / f"{self.name}.json"
 
     def done(self, keep: bool) -> dict[str, Facts]:
-        """Samples already there that count: of this machine, and of this commit unless ``keep``."""
+        """Samples already there that count: of this kind of machine, and of this commit unless ``keep``."""
         if not self.path.is_file():
             return {}
-        found = json.loads(self.path.read_text(encoding="utf-8"))
-        if not same_machine(found["machine"], machine()):
+        found, here = json.loads(self.path.read_text(encoding="utf-8")), machine()
+        if not same_machine(found["machine"], here):
             return {}
-        samples: dict[str, Facts] = found["samples"]
+        samples = with_own_facts(found["samples"], found["machine"], here)
         return {n: s for n, s in samples.items() if keep or s["commit"] == commit()}
 
     def write(self, samples: dict[str, Facts]) -> None:
@@ -127,12 +130,32 @@ def machine() -> Facts:
     """Facts of the machine that timings depend on."""
     from sandbox.timing.machine import facts
 
-    return facts()
+    found = facts()
+    if "gpu" in found:
+        import torch
+
+        found["gpus"] = torch.cuda.device_count()
+    return found
 
 
 def same_machine(one: Facts, other: Facts) -> bool:
-    """Whether timings may be compared: all facts are equal but the load."""
-    return {**one, "load": None} == {**other, "load": None}
+    """Whether timings may be compared: the same GPUs, processor and torch. Older files do not say how many GPUs."""
+    names = (*SAME, "gpus") if "gpus" in one and "gpus" in other else SAME
+    return all(one.get(name) == other.get(name) for name in names)
+
+
+def with_own_facts(samples: Mapping[str, Facts], own: Facts, head: Facts) -> dict[str, Facts]:
+    """Samples of a file for that of another machine of the kind: each says by ``machine`` what differs on its own.
+
+    own, head: facts of the machine that the one file names, and the other.
+    """
+    found = {}
+    for name, facts in samples.items():
+        had = {**own, **facts.get("machine", {})}
+        differs = {k: v for k, v in had.items() if k != "load" and v != head.get(k)}
+        rest = {k: v for k, v in facts.items() if k != "machine"}
+        found[name] = {**rest, "machine": differs} if differs else rest
+    return found
 
 
 def versions() -> dict[str, str]:

@@ -73,6 +73,50 @@ def test_the_load_does_not_make_another_machine(
     assert collect(results, "a") == []
 
 
+LENT = {
+    "gpu": "NVIDIA H200",
+    "gpus": 1,
+    "cpu": "one",
+    "cores": 16,
+    "system": "Linux 6.1",
+    "driver": "x",
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "same"),
+    [
+        ({"system": "Linux 6.8", "driver": "y", "load": [2.0]}, True),
+        ({"gpu": "NVIDIA H100 80GB HBM3"}, False),
+        ({"gpus": 2}, False),
+        ({"cpu": "two"}, False),
+        ({"cores": 8}, False),
+        ({"torch": "2.13.0"}, False),
+    ],
+)
+def test_machines_of_one_kind_are_the_same_machine(facts: store.Facts, same: bool) -> None:
+    assert store.same_machine(LENT, {**LENT, **facts}) is same
+    older = {name: value for name, value in LENT.items() if name != "gpus"}
+    assert store.same_machine(older, {**LENT, "gpus": 8})
+
+
+def test_cases_of_another_machine_of_the_kind_count_and_say_what_was_different_there(
+    results: store.Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on(system: str, *names: str) -> dict[str, Any]:
+        here = {**LENT, "system": system, "load": [1.0]}
+        monkeypatch.setattr(store, "machine", lambda: here)
+        assert collect(results, *names) == [names[-1]]
+        found = json.loads(results.path.read_text())
+        assert found["machine"]["system"] == system
+        return {name: facts.get("machine") for name, facts in found["samples"].items()}
+
+    assert on("Linux 6.1", "a") == {"a": None}
+    assert on("Linux 6.8", "a", "b") == {"a": {"system": "Linux 6.1"}, "b": None}
+    back = on("Linux 6.1", "a", "b", "c")
+    assert back == {"a": None, "b": {"system": "Linux 6.8"}, "c": None}
+
+
 def test_a_benchmark_stops_when_its_time_is_up(results: store.Results) -> None:
     assert collect(results, "a", "b", limit_s=-1.0) == []
 

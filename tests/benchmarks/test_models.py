@@ -336,6 +336,9 @@ def test_parts_become_one_file(tmp_path: Path, results: store.Results) -> None:
     found = json.loads(results.path.read_text())
     assert set(found["samples"]) == {"a", "b"} and found["summary"]["failed"] == []
     other = json.loads(files[1].read_text())
+    files[1].write_text(json.dumps({**other, "machine": {"cpu": "one", "system": "Linux 6.8"}}))
+    merged = models.merge(files, results)
+    assert merged["b"]["machine"] == {"system": "Linux 6.8"} and "machine" not in merged["a"]
     files[1].write_text(json.dumps({**other, "machine": {"cpu": "two"}}))
     with pytest.raises(ValueError, match="different machines"):
         models.merge(files, results)
