@@ -1,4 +1,4 @@
-"""Whole models on cuda_agent against Inductor: ``cpu-models.json``, and ``h100-models.json`` on cuda.
+"""Whole models on cuda_agent against Inductor: ``cpu-models.json``, on cuda ``h200-models.json`` or the like.
 
 On cpu the eight models of `examples/models.py`, in inference; on cuda those of `benchmarks/whole_models`, at sizes that
 people run, in bfloat16 and float32, inference and a training step with its optimizer, against Inductor as it starts and
@@ -23,6 +23,7 @@ from benchmarks.store import (
     brief,
     commit,
     same_machine,
+    short_name,
     with_own_facts,
 )
 from benchmarks.whole_models.cells import (
@@ -41,7 +42,6 @@ from benchmarks.whole_models.race import Cut, Lost, Plan, file_name, run
 from benchmarks.whole_models.registry import SUBJECTS
 from cuda_agent_backend.json_values import write_json
 
-FILES = {"cpu": "cpu-models", "cuda": "h100-models"}
 BUDGETS = {"cpu": 240.0, "cuda": 45.0}
 SECONDS = {"cpu": 40.0, "cuda": 15.0}
 SHORTEST_S = 60.0
@@ -141,16 +141,30 @@ def wanted_cells(args: argparse.Namespace) -> list[Cell]:
     return part_of([cell for cell in every if args.only in cell.name], args.part)
 
 
-def name_of(args: argparse.Namespace) -> str:
-    """The stem of the result file; toys and parts have their own."""
+def name_of(args: argparse.Namespace, gpu: str) -> str:
+    """The stem of the result file, by the GPU's name; toys and parts have their own."""
     part = "" if args.part == "1/1" else "-" + args.part.replace("/", "of")
-    return f"{FILES[args.target]}{'-toy' if args.toy else ''}{part}"
+    of = "cpu" if args.target == "cpu" else short_name(gpu)
+    return f"{of}-models{'-toy' if args.toy else ''}{part}"
+
+
+def gpu_of(args: argparse.Namespace) -> str:
+    """The GPU that was measured on, or is to be; "" on cpu and where there is none."""
+    if args.target == "cpu":
+        return ""
+    if args.merge:
+        first = json.loads(args.merge[0].read_text(encoding="utf-8"))
+        return str(first["machine"].get("gpu", ""))
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""
 
 
 def main() -> int:
     """Run the cells that are not done, or join files."""
     args = parser().parse_args()
-    results = Results(name_of(args), summarise, args.folder)
+    name = name_of(args, gpu_of(args))
+    results = Results(name, summarise, args.folder)
     if args.merge:
         print(json.dumps(summarise(merge(args.merge, results)), indent=1))
         return 0
@@ -166,7 +180,7 @@ def main() -> int:
     seconds = SECONDS[args.target] if args.seconds is None else args.seconds
 
     def race(cell: Cell, deadline: float) -> Facts:
-        folder = args.build_dir / name_of(args) / file_name(cell)
+        folder = args.build_dir / name / file_name(cell)
         native = args.build_dir / "native"
         return run(cell, Plan(folder, native, budget, seconds, deadline, args.toy))
 

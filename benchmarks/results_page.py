@@ -220,7 +220,10 @@ ROWS = (
     Row("cuda", "float16", "practice set", HALF, practice),
     Row("cuda", "float32", "practice set, max-autotune too", AUTOTUNED, autotune),
     Row("cuda", "float32", "practice set, 0.5 to 8 GB", ("h100-large",), large, waits=True),
-    Row("cuda", "both", "whole models over Inductor", ("h100-models",), large_models, waits=True),
+    *(
+        Row("cuda", "both", "whole models over Inductor", (file,), large_models, waits=True)
+        for file in ("h100-models", "h200-models")
+    ),
     Row("cuda", "float32", "GEMM and convolution, 23 shapes", ("h200-products",), cases),
     Row("cuda", "float32", "region families, 64 MB to 2 GB", ("h200-regions",), cases),
     Row("cuda", "any", "exploits", ("exploits-h200",), exploits),

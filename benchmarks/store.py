@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -136,6 +137,12 @@ def machine() -> Facts:
 
         found["gpus"] = torch.cuda.device_count()
     return found
+
+
+def short_name(gpu: str) -> str:
+    """The name of a GPU in names of files: "h100" of "NVIDIA H100 80GB HBM3", "cuda" of a name without a number."""
+    words = re.findall(r"\w+", gpu.lower())
+    return next((word for word in words if re.search(r"\d", word)), "cuda")
 
 
 def same_machine(one: Facts, other: Facts) -> bool:

@@ -51,9 +51,28 @@ def test_cells_on_cpu_have_the_names_that_committed_results_have() -> None:
     args = models.parser().parse_args(["--target", "cpu"])
     committed = json.loads((store.FOLDER / "cpu-models.json").read_text())["samples"]
     assert {cell.name for cell in models.wanted_cells(args)} == set(committed)
-    assert models.name_of(args) == "cpu-models"
+    assert models.name_of(args, models.gpu_of(args)) == "cpu-models"
     part = models.parser().parse_args(["--target", "cuda", "--part", "2/8", "--time-limit", "60"])
-    assert models.name_of(part) == "h100-models-2of8" and part.limit == 60.0
+    assert models.name_of(part, "NVIDIA H100 80GB HBM3") == "h100-models-2of8"
+    assert part.limit == 60.0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA GeForce RTX 4090", "4090"),
+        ("", "cuda"),
+    ],
+)
+def test_a_file_is_named_after_the_gpu(gpu: str, name: str, tmp_path: Path) -> None:
+    args = models.parser().parse_args(["--target", "cuda", "--toy"])
+    assert models.name_of(args, gpu) == f"{name}-models-toy"
+    part = tmp_path / "part.json"
+    part.write_text(json.dumps({"machine": {"gpu": gpu}}))
+    joined = models.parser().parse_args(["--target", "cuda", "--merge", str(part)])
+    assert models.gpu_of(joined) == gpu
 
 
 # One process.
