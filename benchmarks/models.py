@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,8 +44,10 @@ from cuda_agent_backend.json_values import write_json
 
 BUDGETS = {"cpu": 240.0, "cuda": 45.0}
 SECONDS = {"cpu": 40.0, "cuda": 15.0}
-SHORTEST_S = 60.0
-"""A cell takes at least so long on a GPU: with less time left none is begun."""
+SHORTEST_S = 240.0
+"""What a cell is taken to need where none of its kind and mode was measured yet."""
+MARGIN = 1.15
+"""Of the longest one: with less time left none is begun."""
 
 
 @dataclass(frozen=True)
@@ -57,35 +59,51 @@ class Wanted:
     keep: bool
 
 
+def needs_s(cell: Cell, samples: Mapping[str, Facts], least_s: float) -> float:
+    """Seconds without which a cell is not begun, from what others of its kind and mode took, else from least_s."""
+    took = [
+        facts["wall_seconds"]
+        for facts in samples.values()
+        if (of := facts.get("cell")) and (of["kind"], of["mode"]) == (cell.kind, cell.mode)
+    ]
+    return MARGIN * max(took, default=least_s)
+
+
+def to_do(cells: Sequence[Cell], samples: Mapping[str, Facts]) -> list[Cell]:
+    """Cells without a result: those that were never tried before those that failed, which may fail again."""
+    failed = {cell.name: "failed" in samples.get(cell.name, {}) for cell in cells}
+    missing = [cell for cell in cells if cell.name not in samples or failed[cell.name]]
+    return sorted(missing, key=lambda cell: failed[cell.name])
+
+
 def collect(
     wanted: Wanted, results: Results, race: Callable[[Cell, float], Facts], least_s: float
 ) -> dict[str, Facts]:
     """Run the cells that have no result, writing after each. race: gets the moment when it is cut.
 
-    What failed is kept with its reason, and run again by the next run: it may have been the machine's fault.
+    What failed is kept with its reason, and run again by the next run: it may have been the machine's fault. What is
+    left out has its reason in the file. least_s: see `needs_s`; cells for which too little time is left are passed by.
     """
     samples = results.done(wanted.keep)
-    deadline, longest = time.monotonic() + wanted.limit_s, least_s
-    for cell in wanted.cells:
-        if cell.name in samples and "failed" not in samples[cell.name]:
-            continue
+    deadline, waiting = time.monotonic() + wanted.limit_s, 0
+    for cell in to_do(wanted.cells, samples):
         begin = time.monotonic()
-        if begin + longest > deadline:
-            print(f"{results.name}: time is up; run it again to go on", flush=True)
-            break
+        if begin + needs_s(cell, samples, least_s) > deadline and not cell.left_out:
+            waiting += 1
+            continue
         try:
-            facts = race(cell, deadline)
+            facts = {"left_out": cell.left_out} if cell.left_out else race(cell, deadline)
         except Cut:
             print(f"{results.name} {cell.name}: left, the time was up", flush=True)
             break
         except Lost as lost:
             facts = {"failed": str(lost), "memory_full": lost.full}
         seconds = round(time.monotonic() - begin, 1)
-        if "failed" not in facts:
-            longest = max(longest, seconds)
         samples[cell.name] = {**facts, "commit": commit(), "wall_seconds": seconds}
         results.write(samples)
         print(f"{results.name} {cell.name}: {brief(facts)} ({seconds:.0f} s)", flush=True)
+    if waiting:
+        print(f"{results.name}: too little time for {waiting} cells; run it again to go on")
     return samples
 
 
@@ -107,7 +125,7 @@ def merge(files: Sequence[Path], results: Results) -> dict[str, Facts]:
 
 def parser() -> argparse.ArgumentParser:
     """The arguments."""
-    found = arguments(__doc__)
+    found = arguments(__doc__, only="cells whose name has all of these words")
     found.add_argument(
         "--part", default="1/1", help="K/N: the K-th of N parts, with a file of its own"
     )
@@ -138,7 +156,7 @@ def wanted_cells(args: argparse.Namespace) -> list[Cell]:
     modes = args.modes or ((DEFAULT,) if target == "cpu" else (DEFAULT, AUTOTUNE))
     dtypes = args.dtypes or DTYPES[target]
     every = cells(list(SUBJECTS[target].values()), target, kinds, modes, dtypes)
-    return part_of([cell for cell in every if args.only in cell.name], args.part)
+    return part_of([cell for cell in every if cell.has(args.only)], args.part)
 
 
 def name_of(args: argparse.Namespace, gpu: str) -> str:

@@ -83,12 +83,14 @@ class Results:
 
 
 def arguments(
-    description: str, targets: tuple[str, ...] = ("cpu", "cuda")
+    description: str,
+    targets: tuple[str, ...] = ("cpu", "cuda"),
+    only: str = "cases whose name contains this",
 ) -> argparse.ArgumentParser:
-    """The arguments that every benchmark has."""
+    """The arguments that every benchmark has. only: which cases are meant by that one."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--target", choices=targets, default="cpu")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", default="", help=only)
     parser.add_argument(
         "--limit", type=float, default=float("inf"), help="stop after so many seconds"
     )

@@ -97,13 +97,16 @@ def summarise(samples: Mapping[str, Facts]) -> Facts:
 
 def summary_of(samples: Mapping[str, Facts]) -> Facts:
     """Of some cells. A cell counts as above 1.05, or slower, by its whole interval; noisy ones as neither."""
-    there = {name: facts for name, facts in samples.items() if "failed" not in facts}
+    left_out = {name: facts["left_out"] for name, facts in samples.items() if "left_out" in facts}
+    failed = sorted(name for name, facts in samples.items() if "failed" in facts)
+    there = {name: f for name, f in samples.items() if name not in {*failed, *left_out}}
     quiet = {name: facts for name, facts in there.items() if facts["quiet"]}
     speedups = {name: facts["speedup"] for name, facts in there.items()}
     slowest = min(speedups, key=speedups.__getitem__, default=None)
     return {
         "models": len(there),
-        "failed": sorted(name for name in samples if name not in there),
+        "failed": failed,
+        "left_out": left_out,
         "slowest_model": slowest,
         "slowest_speedup": speedups[slowest] if slowest else None,
         "below_0.98": sorted(name for name, value in speedups.items() if value < 0.98),

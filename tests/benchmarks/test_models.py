@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from benchmarks.whole_models.contestant import EAGER, INDUCTOR, OURS, Request, W
 from benchmarks.whole_models.figures import AGAIN, errors, memory_ratio, summarise, times
 from benchmarks.whole_models.race import Cut, Lost, Plan
 from benchmarks.whole_models.registry import SUBJECTS
+from benchmarks.whole_models.subject import build
 
 LARGE = list(SUBJECTS["cuda"].values())
 CELL = Cell("vit", "float32", "inference", DEFAULT, "cpu")
@@ -45,6 +47,48 @@ def test_every_model_has_its_cells_and_parts_are_all_of_them_once() -> None:
 def test_a_wrong_part_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not K/N"):
         part_of(every(), text)
+
+
+def test_cells_in_the_default_mode_come_first_in_whatever_order_modes_are_given() -> None:
+    args = models.parser().parse_args(["--target", "cuda", "--modes", AUTOTUNE, DEFAULT])
+    modes = [cell.mode for cell in models.wanted_cells(args)]
+    assert modes == sorted(modes, key=[DEFAULT, AUTOTUNE].index)
+
+
+@pytest.mark.parametrize(
+    ("only", "many"),
+    [("bert_base", 8), ("bert_base training", 4), ("bert_base float32 training default", 1)],
+)
+def test_only_whole_words_of_a_name_choose_a_cell(only: str, many: int) -> None:
+    args = models.parser().parse_args(["--target", "cuda", "--only", only])
+    found = models.wanted_cells(args)
+    assert len(found) == many and {cell.model for cell in found} == {"bert_base"}
+
+
+def test_what_no_cuda_graph_can_hold_is_left_out_with_its_reason() -> None:
+    left = [cell for cell in every() if cell.left_out]
+    assert {cell.name for cell in left} == {f"mixture float32 {kind} {AUTOTUNE}" for kind in KINDS}
+    assert not replace(left[0], mode="max-autotune-no-cudagraphs").left_out
+
+
+@pytest.mark.parametrize(("dtype", "on_the_host"), [("float32", True), ("bfloat16", False)])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_only_in_float32_are_experts_multiplied_by_an_operator_that_reads_on_the_host(
+    dtype: str, on_the_host: bool
+) -> None:
+    made, code = build(SUBJECTS["cuda"]["mixture"], "cpu", getattr(torch, dtype), toy=True), []
+
+    def kept(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        code.append(str(graph.code))
+        return graph.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(made.model, backend=kept)(*made.inputs)
+    assert ("grouped_mm_fallback" in "".join(code)) is on_the_host
+    # Inductor would leave an operator with this tag out of a CUDA graph, and could then be measured.
+    fallback = torch.ops.transformers.grouped_mm_fallback.default
+    assert torch._C.Tag.cudagraph_unsafe not in fallback.tags
 
 
 def test_cells_on_cpu_have_the_names_that_committed_results_have() -> None:
@@ -313,17 +357,18 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[store.R
     yield store.Results("some", summarise, tmp_path)
 
 
-def run(results: store.Results, failing: str = "", limit_s: float = 1e9) -> list[str]:
+def run(
+    results: store.Results, failing: str = "", limit_s: float = 1e9, modes: Any = (DEFAULT,)
+) -> list[str]:
     ran: list[str] = []
 
     def one(cell: Cell, deadline: float) -> store.Facts:
         ran.append(cell.model)
         if cell.model == failing:
             raise Lost("cold", "CUDA out of memory")
-        return dict(FACTS)
+        return {**FACTS, "cell": asdict(cell)}
 
-    subjects = LARGE[:3]
-    found = cells(subjects, "cuda", ("inference",), (DEFAULT,), ("bfloat16",))
+    found = cells(LARGE[:3], "cuda", ("inference",), modes, ("bfloat16",))
     models.collect(models.Wanted(found, limit_s, keep=False), results, one, least_s=60.0)
     return ran
 
@@ -340,9 +385,61 @@ def test_a_cell_that_failed_is_written_and_run_again_and_others_are_not(
     assert not json.loads(results.path.read_text())["summary"]["failed"]
 
 
+def test_what_failed_is_run_again_after_what_was_never_tried(results: store.Results) -> None:
+    first, *others = [subject.name for subject in LARGE[:3]]
+    run(results, failing=first)
+    assert run(results, modes=(DEFAULT, AUTOTUNE)) == [first, *others, first]
+
+
+def test_what_is_left_out_has_its_reason_in_the_file_and_counts_as_nothing_else(
+    results: store.Results,
+) -> None:
+    cell = Cell("mixture", "float32", "inference", AUTOTUNE, "cuda")
+    good = replace(cell, mode=DEFAULT)
+
+    def one(cell: Cell, deadline: float) -> store.Facts:
+        assert not cell.left_out
+        return {**FACTS, "cell": asdict(cell)}
+
+    for _ in range(2):
+        models.collect(models.Wanted([good, cell], 1e9, keep=False), results, one, least_s=0.0)
+        summary = json.loads(results.path.read_text())["summary"]
+        assert summary["left_out"] == {cell.name: cell.left_out}
+        assert summary["models"] == 1 and not summary["failed"]
+
+
 def test_no_cell_is_begun_that_would_not_end_in_time(results: store.Results) -> None:
-    assert run(results, limit_s=30.0) == []
+    assert run(results, limit_s=60.0) == []
     assert len(run(results, limit_s=90.0)) == 3
+
+
+def test_what_a_cell_needs_is_what_others_of_its_kind_and_mode_took() -> None:
+    cell = Cell("vit", "float32", "training", DEFAULT, "cuda")
+
+    def took(kind: str, mode: str, seconds: float) -> store.Facts:
+        return {"cell": {"kind": kind, "mode": mode}, "wall_seconds": seconds}
+
+    samples = {"a": took("inference", DEFAULT, 900.0), "b": took("training", AUTOTUNE, 800.0)}
+    samples["c"] = {"failed": "x", "wall_seconds": 700.0}
+    assert models.needs_s(cell, samples, 100.0) == pytest.approx(115.0)
+    samples |= {"d": took("training", DEFAULT, 40.0), "e": took("training", DEFAULT, 20.0)}
+    assert models.needs_s(cell, samples, 100.0) == pytest.approx(46.0)
+
+
+def test_a_cell_that_still_fits_is_run_where_another_kind_does_not(results: store.Results) -> None:
+    found = [Cell("vit", "float32", kind, DEFAULT, "cuda") for kind in ("training", "inference")]
+    for cell, seconds in zip(found, (500.0, 10.0), strict=True):
+        other = replace(cell, model="clip")
+        done = {**FACTS, "cell": asdict(other), "commit": "abc", "wall_seconds": seconds}
+        results.write({**results.done(keep=True), other.name: done})
+    ran: list[str] = []
+
+    def one(cell: Cell, deadline: float) -> store.Facts:
+        ran.append(cell.kind)
+        return {**FACTS, "cell": asdict(cell)}
+
+    models.collect(models.Wanted(found, 100.0, keep=False), results, one, least_s=60.0)
+    assert ran == ["inference"]
 
 
 def test_parts_become_one_file(tmp_path: Path, results: store.Results) -> None:
