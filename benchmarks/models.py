@@ -38,7 +38,8 @@ from benchmarks.whole_models.cells import (
     part_of,
 )
 from benchmarks.whole_models.figures import summarise
-from benchmarks.whole_models.race import Cut, Lost, Plan, file_name, run
+from benchmarks.whole_models.process import Cut, Lost, Plan
+from benchmarks.whole_models.race import file_name, run
 from benchmarks.whole_models.registry import SUBJECTS
 from cuda_agent_backend.json_values import write_json
 

@@ -4,6 +4,6 @@
    `small` those of two CPU cores. `registry` names them all.
 2. `cells` are what is measured: a model, a dtype, inference or a training step, a mode of `torch.compile`.
 3. `contestant` is what one process does: build, compile, call, time a call when told to. `reference` computes what
-   errors are held against. `race` starts such processes and has them run by turns.
+   errors are held against. `race` starts such processes (`process`) and has them run by turns.
 4. `figures` are pure functions from what they said to a result.
 """

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import queue
 import random
 import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,114 +18,11 @@ from benchmarks.store import ROOT, Facts
 from benchmarks.whole_models.cells import Cell
 from benchmarks.whole_models.contestant import INDUCTOR, OURS, Request
 from benchmarks.whole_models.figures import AGAIN, errors, first_calls, memory_ratio, times
-from sandbox.verdict import OUT_OF_MEMORY
+from benchmarks.whole_models.process import START_LIMIT_S, Cut, Lost, Plan, Process, environment
 
-CONTESTANT, REFERENCE = "benchmarks.whole_models.contestant", "benchmarks.whole_models.reference"
+REFERENCE = "benchmarks.whole_models.reference"
 LEAST_ROUNDS, MOST_ROUNDS = 10, 200
-START_LIMIT_S, CALL_LIMIT_S, END_S = 900.0, 120.0, 20.0
-"""For building, compiling and calling once, for one timed call, and for ending."""
-TAIL_LINES = 12
 Samples = dict[str, dict[str, list[float]]]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How cells are run. folder: for caches and logs, emptied for each cell. native_dir: where ours is built once.
-
-    budget_s: of search for each graph. seconds: of timing. deadline: by `time.monotonic`, when a cell is cut.
-    """
-
-    folder: Path
-    native_dir: Path
-    budget_s: float
-    seconds: float
-    deadline: float = float("inf")
-    toy: bool = False
-
-
-class Lost(Exception):
-    """A process gave no answer; the message says why, with the end of its log. full: the device's memory was."""
-
-    def __init__(self, what: str, log: str) -> None:
-        last = "\n".join(log.splitlines()[-TAIL_LINES:])
-        super().__init__(f"{what}\n{last}" if last else what)
-        self.full = bool(OUT_OF_MEMORY.search(log))
-
-
-class Cut(Exception):
-    """The time of the whole run was up."""
-
-
-class Process:
-    """One contestant; it ends with its context."""
-
-    def __init__(
-        self, name: str, request: Request, environment: Mapping[str, str], plan: Plan
-    ) -> None:
-        self._name, self._log, self._deadline = name, plan.folder / f"{name}.log", plan.deadline
-        file = plan.folder / f"{name}.json"
-        file.write_text(request.to_text(), encoding="utf-8")
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", CONTESTANT, str(file)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                cwd=ROOT,
-                text=True,
-                start_new_session=True,
-            )
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin
-        with suppress(OSError):
-            self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_S)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, 9)
-        self._process.wait()
-
-    def ready(self) -> Facts:
-        """What it says once it has called the model. Raises `Lost` or `Cut`."""
-        return self._answer(START_LIMIT_S)
-
-    def ask(self, command: str, limit_s: float = CALL_LIMIT_S) -> Facts:
-        """Its answer to a command. Raises `Lost` or `Cut`."""
-        assert self._process.stdin
-        with suppress(OSError):
-            self._process.stdin.write(f"{command}\n")
-            self._process.stdin.flush()
-        return self._answer(limit_s)
-
-    def _read(self) -> None:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put("")
-
-    def _answer(self, limit_s: float) -> Facts:
-        left = self._deadline - time.monotonic()
-        try:
-            line = self._lines.get(timeout=max(0.0, min(limit_s, left)))
-        except queue.Empty:
-            if left <= limit_s:
-                raise Cut from None
-            raise Lost(f"{self._name}: no answer after {limit_s:.0f} s", self._said()) from None
-        if not line:
-            code = self._process.wait()
-            raise Lost(f"{self._name}: ended with status {code}", self._said())
-        found: Facts = json.loads(line)
-        return found
-
-    def _said(self) -> str:
-        return self._log.read_text(encoding="utf-8", errors="replace")
 
 
 def run(cell: Cell, plan: Plan) -> Facts:
@@ -205,20 +98,6 @@ def by_turns(contestants: Mapping[str, Any], seconds: float, seed: int = 0) -> S
             for clock, kept in samples.items():
                 kept[name].append(found[clock])
     return samples
-
-
-def environment(plan: Plan, name: str) -> dict[str, str]:
-    """Caches of their own for each of the two compilers, empty where the cell begins."""
-    folder = plan.folder / name
-    return {
-        **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
-        "CUDA_AGENT_CACHE_DIR": str(folder / "kernels"),
-        "CUDA_AGENT_NATIVE_DIR": str(plan.native_dir),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "HF_HUB_OFFLINE": "1",
-    }
 
 
 def _reference(request: Request, environment: Mapping[str, str], plan: Plan) -> dict[str, Any]:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from benchmarks import models, store
-from benchmarks.whole_models import contestant, race, reference
+from benchmarks.whole_models import contestant, process, race, reference
 from benchmarks.whole_models.cells import AUTOTUNE, DEFAULT, KINDS, Cell, cells, part_of
 from benchmarks.whole_models.contestant import EAGER, INDUCTOR, OURS, Request, Work, sampled
 from benchmarks.whole_models.figures import AGAIN, errors, memory_ratio, summarise, times
-from benchmarks.whole_models.race import Cut, Lost, Plan
+from benchmarks.whole_models.process import Cut, Lost, Plan
 from benchmarks.whole_models.registry import SUBJECTS
 from benchmarks.whole_models.subject import build
 
@@ -261,30 +261,31 @@ def test_contestants_are_called_by_turns_and_speed_ups_are_within_rounds() -> No
 
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Any:
     (tmp_path / "played.py").write_text(text)
-    monkeypatch.setattr(race, "CONTESTANT", "played")
+    monkeypatch.setattr(process, "CONTESTANT", "played")
     plan = Plan(tmp_path, tmp_path, 1.0, 1.0, time.monotonic() + 300.0)
-    environment = {**race.environment(plan, INDUCTOR), "PYTHONPATH": str(tmp_path)}
-    return race.Process("one", request_of(tmp_path, "vit", "inference"), environment, plan)
+    environment = {**process.environment(plan, INDUCTOR), "PYTHONPATH": str(tmp_path)}
+    return process.Process("one", request_of(tmp_path, "vit", "inference"), environment, plan)
 
 
 def test_a_process_that_dies_says_why_and_one_that_hangs_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dies = "raise SystemExit('CUDA out of memory. Tried to allocate 2.00 GiB')"
-    with played(tmp_path, monkeypatch, dies) as process, pytest.raises(Lost) as lost:
-        process.ready()
+    dies = "raise SystemExit('CUDA out of memory. Tried to allocate 2.00 GiB' + '\\nmore' * 30)"
+    with played(tmp_path, monkeypatch, dies) as one, pytest.raises(Lost) as lost:
+        one.ready()
     assert lost.value.full and "ended with status 1" in str(lost.value)
+    assert "Tried to allocate" in str(lost.value)
     hangs = "import time; print('{\"first_s\": 1}', flush=True); time.sleep(600)"
-    monkeypatch.setattr(race, "END_S", 0.1)
-    with played(tmp_path, monkeypatch, hangs) as process:
-        assert process.ready() == {"first_s": 1}
+    monkeypatch.setattr(process, "END_S", 0.1)
+    with played(tmp_path, monkeypatch, hangs) as one:
+        assert one.ready() == {"first_s": 1}
         with pytest.raises(Lost, match="no answer after 1 s"):
-            process.ask("time", 1.0)
-    assert process._process.returncode == -9
-    with played(tmp_path, monkeypatch, hangs) as process, pytest.raises(Cut):
-        process.ready()
-        process._deadline = time.monotonic() + 0.5
-        process.ask("time", 100.0)
+            one.ask("time", 1.0)
+    assert one._process.returncode == -9
+    with played(tmp_path, monkeypatch, hangs) as one, pytest.raises(Cut):
+        one.ready()
+        one._deadline = time.monotonic() + 0.5
+        one.ask("time", 100.0)
 
 
 @pytest.mark.parametrize("full", [True, False])
