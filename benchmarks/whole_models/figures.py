@@ -10,8 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from benchmarks.store import Facts
+from benchmarks.whole_models.cells import AUTOTUNE
 from benchmarks.whole_models.reference import FIRST
 from cuda_agent_backend.bench.measurement import accuracy_of, mismatch
+from cuda_agent_backend.partition.report import DROPPED, HIT, MISS
 from sandbox.accuracy.rule import compare
 from sandbox.timing.decision import control, interval, ratios
 
@@ -67,10 +69,35 @@ def times(samples: Mapping[str, Mapping[str, Sequence[float]]]) -> Facts:
     }
 
 
-def memory_ratio(ours: Mapping[str, Any], plain: Mapping[str, Any]) -> float | None:
-    """Our peak in steady calls over Inductor's; None on cpu, where nobody counts."""
-    mine, theirs = (each.get("held", {}).get("allocated") for each in (ours, plain))
-    return mine / theirs if mine is not None and theirs else None
+def memory(ours: Mapping[str, Any], plain: Mapping[str, Any], mode: str) -> Facts:
+    """Our peak in steady calls over Inductor's, None on cpu, where nobody counts; and what was counted.
+
+    Under CUDA graphs what torch's allocator took from the device: a replay allocates no tensor.
+    """
+    what = "reserved" if mode == AUTOTUNE else "allocated"
+    mine, theirs = (each.get("held", {}).get(what) for each in (ours, plain))
+    ratio = mine / theirs if mine is not None and theirs else None
+    return {"memory_ratio": ratio, "memory_counted": what}
+
+
+def undecided(graphs: Sequence[Mapping[str, Any]]) -> list[Facts]:
+    """The graphs with regions that no search came to, or with kernels that the whole graph was not measured with.
+
+    Where none of its kernels is used for that reason, it is Inductor's own code that ran as ours.
+    """
+    found = []
+    for graph in graphs:
+        status = [region["status"] for region in graph["regions"]]
+        left = [
+            region
+            for region in graph["regions"]
+            if region["status"] == MISS or (region["status"] == DROPPED and not graph["acceptance"])
+        ]
+        if left:
+            facts = {"kind": graph["kind"], "digest": graph["digest"], "regions": len(status)}
+            facts |= {"used": status.count(HIT), "undecided": len(left)}
+            found.append({**facts, "reasons": sorted({region["reason"] for region in left})})
+    return found
 
 
 def first_calls(cold: Facts, warm: Facts, plain_cold: Facts, plain_warm: Facts) -> Facts:
@@ -117,7 +144,14 @@ def summary_of(samples: Mapping[str, Facts]) -> Facts:
         "all_accurate": all(facts["accurate"] for facts in there.values()),
         "less_accurate": sorted(name for name, facts in there.items() if not facts["accurate"]),
         "noisy": sorted(name for name in there if name not in quiet),
+        "undecided": sorted(name for name, facts in there.items() if facts.get("undecided")),
+        "inductor_on_both_sides": sorted(name for name, f in there.items() if nothing_of_ours(f)),
         "more_memory": sorted(
             name for name, facts in there.items() if (facts.get("memory_ratio") or 0) > MOST_MEMORY
         ),
     }
+
+
+def nothing_of_ours(facts: Facts) -> bool:
+    """Whether what ran as ours was Inductor's code alone."""
+    return not any(facts.get(name, 1) for name in ("promoted", "eager_layouts", "replayed"))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.store import ROOT, Facts
 from benchmarks.whole_models.contestant import Request
+from sandbox.compile.toolchain import TRITON_ASSEMBLER, Toolchain, find_triton
 from sandbox.verdict import OUT_OF_MEMORY
 
 CONTESTANT = "benchmarks.whole_models.contestant"
@@ -29,15 +30,32 @@ TAIL_LINES = 40
 class Plan:
     """How cells are run. folder: for caches and logs, emptied for each cell. native_dir: where ours is built once.
 
-    budget_s: of search for each graph. seconds: of timing. deadline: by `time.monotonic`, when a cell is cut.
+    kept: what cells of one model, dtype and kind share, in whatever mode. budget_s: of search for each graph.
+    seconds: of timing. deadline: by `time.monotonic`, when a cell is cut.
     """
 
     folder: Path
+    kept: Path
     native_dir: Path
     budget_s: float
     seconds: float
     deadline: float = float("inf")
     toy: bool = False
+
+    @property
+    def search(self) -> Path:
+        """The folder with the kernel cache, and what searches note beside it."""
+        return self.kept / "search"
+
+    @property
+    def kernels(self) -> Path:
+        """The kernel cache, whose keys name no mode of Inductor."""
+        return self.search / "kernels"
+
+    @property
+    def reference(self) -> Path:
+        """What errors are held against."""
+        return self.kept / "reference.pt"
 
 
 class Lost(Exception):
@@ -125,15 +143,23 @@ class Process:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
 
-def environment(plan: Plan, name: str) -> dict[str, str]:
-    """Caches of their own for each of the two compilers, empty where the cell begins."""
+def environment(plan: Plan, name: str, target: str) -> dict[str, str]:
+    """Torch's caches of their own for each of the two compilers, empty where the cell begins, and the kernel cache.
+
+    On cuda both have one assembler, Triton's own. Torch 2.11's compile workers take the one that torch brings, so that
+    the process finds nothing of what they compiled, and compiles the templates of max-autotune once more by itself.
+    """
     folder = plan.folder / name
-    return {
+    found = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
-        "CUDA_AGENT_CACHE_DIR": str(folder / "kernels"),
+        "CUDA_AGENT_CACHE_DIR": str(plan.kernels),
         "CUDA_AGENT_NATIVE_DIR": str(plan.native_dir),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "HF_HUB_OFFLINE": "1",
     }
+    triton = find_triton()
+    if target == "cuda" and isinstance(triton, Toolchain):
+        found.setdefault("TRITON_PTXAS_PATH", str(triton.path / TRITON_ASSEMBLER))
+    return found

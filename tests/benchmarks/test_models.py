@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import random
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,10 +21,15 @@ from benchmarks import models, store
 from benchmarks.whole_models import contestant, process, race, reference
 from benchmarks.whole_models.cells import AUTOTUNE, DEFAULT, KINDS, Cell, cells, part_of
 from benchmarks.whole_models.contestant import EAGER, INDUCTOR, OURS, Request, Work, sampled
-from benchmarks.whole_models.figures import AGAIN, errors, memory_ratio, summarise, times
+from benchmarks.whole_models.figures import AGAIN, errors, memory, summarise, times, undecided
 from benchmarks.whole_models.process import Cut, Lost, Plan
 from benchmarks.whole_models.registry import SUBJECTS
 from benchmarks.whole_models.subject import build
+from cuda_agent_backend.options import Options, parse
+from cuda_agent_backend.search.budget import LEAST_SEARCH_S
+from cuda_agent_backend.search.process_budget import ProcessBudget
+from cuda_agent_backend.settings import Settings
+from sandbox.compile.toolchain import Toolchain
 
 LARGE = list(SUBJECTS["cuda"].values())
 CELL = Cell("vit", "float32", "inference", DEFAULT, "cpu")
@@ -259,11 +265,103 @@ def test_contestants_are_called_by_turns_and_speed_ups_are_within_rounds() -> No
     assert not times(race.by_turns({**told, AGAIN: Told(0.4)}, seconds=0.0))["quiet"]
 
 
+class Drawn(Told):
+    """A process whose calls differ from each other, and from the others' in their rounds."""
+
+    def __init__(self, seconds: float, spread: float) -> None:
+        super().__init__(seconds)
+        self._spread, self._random = spread, random.Random(str(seconds))
+
+    def ask(self, command: str) -> dict[str, float]:
+        self.calls += 1
+        seconds = self.seconds * self._random.uniform(1, 1 + self._spread)
+        return {"device": seconds, "wall": seconds}
+
+
+@pytest.mark.parametrize(("spread", "rounds"), [(0.001, race.FIRST_LOOK), (0.5, race.MOST_ROUNDS)])
+def test_timing_ends_once_more_rounds_would_tell_nothing(spread: float, rounds: int) -> None:
+    seconds = {INDUCTOR: 0.3, OURS: 0.2, AGAIN: 0.301}
+    told = {name: Drawn(value, spread) for name, value in seconds.items()}
+    samples = race.by_turns(told, seconds=1e9)
+    assert {len(found) for found in samples["device"].values()} == {rounds}
+
+
+def plan_of(tmp_path: Path) -> Plan:
+    return Plan(tmp_path / "cell", tmp_path / "kept", tmp_path / "native", 7.0, 1.0)
+
+
+def test_a_later_process_of_ours_has_no_time_and_finds_what_torch_kept_of_the_first(
+    tmp_path: Path,
+) -> None:
+    settings = Settings.from_environment({"HOME": str(tmp_path)})
+
+    def options(own: dict[str, Any], mode: str) -> Options:
+        request = Request("cuda", "vit", "float32", "inference", mode, OURS, options=own)
+        return parse(settings, None, contestant.options_of(request))
+
+    first, later = race.options_of(plan_of(tmp_path))
+    for mode in (DEFAULT, AUTOTUNE):
+        cold, warm = (options(own, mode) for own in (first, later))
+        assert cold.salt() == warm.salt() and cold.inductor == warm.inductor
+        assert cold.process_budget_s == 28.0
+        left = ProcessBudget().grant(warm.budget_s, warm.process_budget_s)
+        assert left < LEAST_SEARCH_S
+        cached = options({**first, "search": "cached"}, mode)
+        assert cached.salt() != cold.salt()
+
+
+def test_only_the_default_mode_begins_with_an_empty_kernel_cache(tmp_path: Path) -> None:
+    plan, cell = plan_of(tmp_path), Cell("vit", "float32", "inference", DEFAULT, "cuda")
+    tuned = replace(cell, mode=AUTOTUNE)
+    assert race.begin_search(tuned, plan) == race.EMPTY
+    plan.kernels.mkdir(parents=True)
+    (plan.search / "kernels-durations.json").write_text("{}")
+    assert race.begin_search(tuned, plan) == race.KEPT
+    assert race.begin_search(cell, plan) == race.EMPTY
+    assert list(plan.search.iterdir()) == []
+
+
+def test_a_reference_is_computed_once_for_all_modes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "played.py").write_text(
+        "import json, sys, torch; out = json.load(open(sys.argv[1]))['outputs'];"
+        " torch.save({'how': 'x'}, out)"
+    )
+    monkeypatch.setattr(race, "REFERENCE", "played")
+    plan = replace(plan_of(tmp_path), deadline=time.monotonic() + 300.0)
+    plan.folder.mkdir()
+    environment = {**process.environment(plan, INDUCTOR, "cpu"), "PYTHONPATH": str(tmp_path)}
+    request = request_of(tmp_path, "vit", "inference")
+    assert race.reference_of(request, environment, plan) == {"how": "x"}
+    (tmp_path / "played.py").write_text("raise SystemExit('computed again')")
+    assert race.reference_of(request, environment, plan) == {"how": "x"}
+    with pytest.raises(Lost, match="computed again"):
+        race.reference_of(request, environment, replace(plan, kept=tmp_path / "other"))
+
+
+def test_both_compilers_have_tritons_assembler_on_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    monkeypatch.setattr(process, "find_triton", lambda: Toolchain("triton", Path("/t"), "3"))
+    plan = plan_of(tmp_path)
+
+    def assembler(target: str) -> set[str | None]:
+        names = (INDUCTOR, OURS)
+        return {process.environment(plan, n, target).get("TRITON_PTXAS_PATH") for n in names}
+
+    assert assembler("cuda") == {"/t/backends/nvidia/bin/ptxas"}
+    assert assembler("cpu") == {None}
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "/own")
+    assert assembler("cuda") == {"/own"}
+
+
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Any:
     (tmp_path / "played.py").write_text(text)
     monkeypatch.setattr(process, "CONTESTANT", "played")
-    plan = Plan(tmp_path, tmp_path, 1.0, 1.0, time.monotonic() + 300.0)
-    environment = {**process.environment(plan, INDUCTOR), "PYTHONPATH": str(tmp_path)}
+    plan = Plan(tmp_path, tmp_path, tmp_path, 1.0, 1.0, time.monotonic() + 300.0)
+    environment = {**process.environment(plan, INDUCTOR, "cpu"), "PYTHONPATH": str(tmp_path)}
     return process.Process("one", request_of(tmp_path, "vit", "inference"), environment, plan)
 
 
@@ -320,10 +418,45 @@ def test_errors_are_told_as_multiples_of_eagers() -> None:
     assert not other["accurate"] and "output 0" in other["wrong"]
 
 
-def test_memory_is_compared_in_steady_calls() -> None:
-    held = [{"held": {"allocated": value}} for value in (300, 200)]
-    assert memory_ratio(*held) == 1.5
-    assert memory_ratio({"held": {}}, {"held": {}}) is None
+def test_memory_is_compared_in_steady_calls_by_what_a_replay_still_holds() -> None:
+    held = [{"held": {"allocated": value, "reserved": 2 * value + 100}} for value in (300, 200)]
+    assert memory(*held, DEFAULT) == {"memory_ratio": 1.5, "memory_counted": "allocated"}
+    assert memory(*held, AUTOTUNE) == {"memory_ratio": 1.4, "memory_counted": "reserved"}
+    without = memory(*held, "max-autotune-no-cudagraphs")
+    assert without["memory_counted"] == "allocated"
+    assert memory({"held": {}}, {"held": {}}, DEFAULT)["memory_ratio"] is None
+
+
+def graph(acceptance: store.Facts, *regions: tuple[str, str]) -> store.Facts:
+    told = [{"status": status, "reason": reason} for status, reason in regions]
+    return {"kind": "forward", "digest": "d", "acceptance": acceptance, "regions": told}
+
+
+def test_graphs_that_were_not_searched_or_measured_to_the_end_are_named() -> None:
+    decided = {"use": [], "reason": "the whole graph is not faster with it"}
+    done = graph(decided, ("hit", ""), ("dropped", decided["reason"]), ("negative", "nothing wins"))
+    assert undecided([done, graph({}, ("negative", "nothing wins"), ("left", "odd"))]) == []
+    unmeasured = graph({}, ("dropped", "not measured"), ("dropped", "not measured"))
+    unsearched = graph(decided, ("hit", ""), ("miss", "no record"))
+    first, second = undecided([done, unmeasured, unsearched])
+    assert (first["used"], first["undecided"], first["reasons"]) == (0, 2, ["not measured"])
+    assert (second["used"], second["undecided"], second["reasons"]) == (1, 1, ["no record"])
+
+
+def test_nobody_takes_inductor_against_inductor_for_a_result() -> None:
+    base = {"speedup": 1.0, "low": 1.0, "high": 1.0, "accurate": True, "quiet": True}
+    alone = {**base, "promoted": 0, "eager_layouts": 0, "replayed": 0, "undecided": []}
+    found = summarise(
+        {
+            "alone": alone,
+            "late": {**alone, "undecided": [{"kind": "forward"}]},
+            "layouts": {**alone, "eager_layouts": 1},
+            "kernels": {**alone, "promoted": 3},
+            "unknown": base,
+        }
+    )
+    assert found["undecided"] == ["late"]
+    assert found["inductor_on_both_sides"] == ["alone", "late"]
 
 
 def test_the_summary_names_what_misses_a_target() -> None:
