@@ -209,10 +209,11 @@ def main() -> int:
     budget = BUDGETS[args.target] if args.budget is None else args.budget
     seconds = SECONDS[args.target] if args.seconds is None else args.seconds
 
-    native = args.build_dir / "native"
+    native = (args.build_dir / "native").absolute()
     build_operators(native)
     # What another commit found or computed is not to stand for this one's.
-    build, shared = args.build_dir / name, args.build_dir / name / "kept" / commit()
+    build = (args.build_dir / name).absolute()
+    shared = build / "kept" / commit()
 
     def race(cell: Cell, deadline: float) -> Facts:
         kept = shared / file_name(cell.model, cell.dtype, cell.kind)

@@ -89,7 +89,7 @@ def large_models(found: Sequence[Json]) -> str:
     said = []
     for name, s in found[0]["summary"]["groups"].items():
         counts = (f"{len(s['slower'])} slower", f"{len(s['less_accurate'])} less accurate")
-        memory = f"{len(s['more_memory'])} with more memory"
+        memory = f"{len(s['more_memory'])} with more memory, {len(s['undecided'])} undecided"
         mean = f"{s['geomean']:.2f}" if s["geomean"] else "none"
         said.append(f"{name}: {s['models']} models, {mean}, {', '.join((*counts, memory))}")
     return "; ".join(said)

@@ -1,8 +1,9 @@
 """What one process does: ``python -m benchmarks.whole_models.contestant REQUEST``, with JSON lines both ways.
 
-It builds the model, compiles it, calls it once, and says how long that took and what calls hold at their peak. Then it
-reads commands: ``time`` answers with the seconds of one call, ``graphs`` with what became of ours, and the end of the
-input ends it. The first call's results, a fixed sample of each tensor, go into a file by which errors are judged.
+It imports what it needs and waits for the command ``go``. Then it builds the model, compiles it, calls it once, and
+says how long that took and what calls hold at their peak. ``time`` answers with the seconds of one call, ``graphs``
+with what became of ours, and the end of the input ends it. The first call's results, a fixed sample of each tensor, go
+into a file by which errors are judged.
 """
 
 from __future__ import annotations
@@ -107,6 +108,10 @@ class Work:
         assert self._optimizer is not None
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+
+    def forget(self) -> None:
+        """Give back the optimizer's memory, and compiled code as far as it is held here: no step follows."""
+        self._optimizer, self.call = None, self.model
 
     def first(self) -> tuple[float, list[Any]]:
         """Seconds of the first call or step, and its results: outputs, or the loss and some gradients."""
@@ -229,6 +234,9 @@ def serve(request: Request, commands: Iterator[str], say: Callable[[Facts], None
 
     from cuda_agent_backend.runtime.clocks import clock_of
 
+    load(request)
+    if next(commands, "").strip() != "go":
+        return
     begin = time.perf_counter()
     work = Work(request)
     wait(work.inputs)
@@ -256,6 +264,18 @@ def serve(request: Request, commands: Iterator[str], say: Callable[[Facts], None
                 say(graphs_of(work, request))
 
 
+def load(request: Request) -> None:
+    """Import what the model is built with, by building a tiny one from the same code, without memory of any device."""
+    import torch
+
+    from benchmarks.whole_models.registry import SUBJECTS
+    from benchmarks.whole_models.subject import build
+
+    if request.target == "cuda":
+        subject = SUBJECTS[request.target][request.model]
+        build(subject, "meta", getattr(torch, request.dtype), toy=True)
+
+
 def graphs_of(work: Work, request: Request) -> Facts:
     """How many regions the graphs of ours have, and what runs in them."""
     import torch
@@ -264,6 +284,9 @@ def graphs_of(work: Work, request: Request) -> Facts:
     from cuda_agent_backend.tools.explain import explain
 
     options = options_of(request)
+    torch._dynamo.reset()
+    work.forget()
+    reset(request.target)
     with torch.enable_grad() if work.training else torch.no_grad():
         graphs = explain(work.model, *work.inputs, training=work.training, options=options).graphs
     return {

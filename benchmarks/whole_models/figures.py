@@ -145,6 +145,7 @@ def summary_of(samples: Mapping[str, Facts]) -> Facts:
         "less_accurate": sorted(name for name, facts in there.items() if not facts["accurate"]),
         "noisy": sorted(name for name in there if name not in quiet),
         "undecided": sorted(name for name, facts in there.items() if facts.get("undecided")),
+        "undescribed": sorted(name for name, facts in there.items() if "undescribed" in facts),
         "inductor_on_both_sides": sorted(name for name, f in there.items() if nothing_of_ours(f)),
         "more_memory": sorted(
             name for name, facts in there.items() if (facts.get("memory_ratio") or 0) > MOST_MEMORY

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +91,7 @@ class Process:
                 text=True,
                 start_new_session=True,
             )
+        self._closed = False
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -98,6 +99,13 @@ class Process:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it. Once it has ended, its number may be another's, and it is not ended again."""
+        if self._closed:
+            return
+        self._closed = True
         assert self._process.stdin
         with suppress(OSError):
             self._process.stdin.close()
@@ -108,15 +116,19 @@ class Process:
         self._process.wait()
 
     def ready(self) -> Facts:
-        """What it says once it has called the model. Raises `Lost` or `Cut`."""
+        """What it says of its first call, once it was told to go. Raises `Lost` or `Cut`."""
         return self._answer(START_LIMIT_S)
 
-    def ask(self, command: str, limit_s: float = CALL_LIMIT_S) -> Facts:
-        """Its answer to a command. Raises `Lost` or `Cut`."""
+    def tell(self, command: str) -> None:
+        """Give it a command. Where it has ended, its answer says so."""
         assert self._process.stdin
         with suppress(OSError):
             self._process.stdin.write(f"{command}\n")
             self._process.stdin.flush()
+
+    def ask(self, command: str, limit_s: float = CALL_LIMIT_S) -> Facts:
+        """Its answer to a command. Raises `Lost` or `Cut`."""
+        self.tell(command)
         return self._answer(limit_s)
 
     def _read(self) -> None:
@@ -141,6 +153,37 @@ class Process:
 
     def _said(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
+
+
+class Line:
+    """The processes of a cell in their order.
+
+    ahead: each is started while the one before it is at its first call, so that nobody waits for its imports. No more
+    than that is done before its turn: a model on the device would take room from a search, and building it there would
+    disturb what searches and compilers time.
+    """
+
+    def __init__(
+        self, stack: ExitStack, starts: Sequence[Callable[[], Process]], ahead: bool
+    ) -> None:
+        self._stack, self._starts, self._ahead = stack, iter(starts), ahead
+        self._waiting = self._start() if ahead else None
+
+    def _start(self) -> Process | None:
+        start = next(self._starts, None)
+        return self._stack.enter_context(start()) if start else None
+
+    def next(self) -> tuple[Process, Facts]:
+        """The next process, and what it says when it is ready. Raises `Lost` or `Cut`, and the process is ended."""
+        process = self._waiting or self._start()
+        assert process
+        try:
+            process.tell("go")
+            self._waiting = self._start() if self._ahead else None
+            return process, process.ready()
+        except BaseException:
+            process.close()
+            raise
 
 
 def environment(plan: Plan, name: str, target: str) -> dict[str, str]:

@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from benchmarks.store import ROOT, Facts
 from benchmarks.whole_models.cells import DEFAULT, Cell
 from benchmarks.whole_models.contestant import INDUCTOR, OURS, Request
 from benchmarks.whole_models.figures import AGAIN, errors, first_calls, memory, times, undecided
-from benchmarks.whole_models.process import START_LIMIT_S, Cut, Lost, Plan, Process, environment
+from benchmarks.whole_models.process import (
+    START_LIMIT_S,
+    Cut,
+    Line,
+    Lost,
+    Plan,
+    Process,
+    environment,
+)
 from cuda_agent_backend.bench.measurement import is_settled
 
 REFERENCE = "benchmarks.whole_models.reference"
@@ -42,39 +51,70 @@ def run(cell: Cell, plan: Plan) -> Facts:
         cell.target, cell.model, cell.dtype, cell.kind, cell.mode, INDUCTOR, toy=plan.toy
     )
     environments = {name: environment(plan, name, cell.target) for name in (INDUCTOR, OURS)}
-    reference = reference_of(replace(base, backend="eager"), environments[INDUCTOR], plan)
     searches, finds = options_of(plan)
 
-    def process(name: str, backend: str, options: Mapping[str, Any] | None = None) -> Process:
+    def process(name: str, backend: str, options: Mapping[str, Any]) -> Process:
         outputs = str(plan.folder / f"{name}.pt")
-        request = replace(base, backend=backend, outputs=outputs, options=options or {})
+        request = replace(base, backend=backend, outputs=outputs, options=options)
         return Process(name, request, environments[backend], plan)
 
     # Ours first, so that its search has the device to itself; what follows stays for the times.
-    with process("cold", OURS, searches) as one:
-        cold = one.ready()
+    order = [("cold", OURS, searches), (INDUCTOR, INDUCTOR, {}), (OURS, OURS, finds)]
+    starts = [partial(process, *one) for one in [*order, (AGAIN, INDUCTOR, {})]]
     with ExitStack() as stack:
-        first = stack.enter_context(process(INDUCTOR, INDUCTOR))
-        said = {INDUCTOR: first.ready()}
-        mine = stack.enter_context(process(OURS, OURS, finds))
-        said[OURS] = mine.ready()
-        second, said[AGAIN] = _again(stack, lambda: process(AGAIN, INDUCTOR), first, said[INDUCTOR])
-        samples = by_turns({INDUCTOR: first, OURS: mine, AGAIN: second}, plan.seconds)
-        graphs = mine.ask("graphs", START_LIMIT_S)
+        # On cpu it would disturb what is measured, a few cores.
+        line = Line(stack, starts, ahead=cell.target == "cuda")
+        reference = reference_of(replace(base, backend="eager"), environments[INDUCTOR], plan)
+        searching, cold = line.next()
+        searching.close()
+        raced = race(line, plan)
     found = {name: _loaded(plan.folder / f"{name}.pt") for name in (OURS, INDUCTOR)}
+    said = raced.said
     return {
         "cell": asdict(cell),
-        **times(samples),
+        **times(raced.samples),
         **errors(found[OURS], found[INDUCTOR], **reference),
         **first_calls(cold, said[OURS], said[INDUCTOR], said[AGAIN]),
         "cold_from": began,
         **memory(said[OURS], said[INDUCTOR], cell.mode),
-        "control_in": "a process of its own" if second is not first else "Inductor's process",
-        **graphs,
-        "undecided": undecided(graphs["graphs"]),
+        "control_in": "a process of its own" if raced.own_control else "Inductor's process",
+        **raced.graphs,
+        "undecided": undecided(raced.graphs.get("graphs", [])),
         "processes": {"cold": cold, **said},
-        "seconds": samples,
+        "seconds": raced.samples,
     }
+
+
+@dataclass(frozen=True)
+class Raced:
+    """What three processes said that ran by turns, and what became of our graphs. own_control: all three were there."""
+
+    said: Mapping[str, Facts]
+    samples: Samples
+    graphs: Facts
+    own_control: bool
+
+
+def race(line: Line, plan: Plan) -> Raced:
+    """Inductor, ours, and Inductor again, by turns. Raises `Lost` or `Cut` until their times are known."""
+    first, said_first = line.next()
+    mine, said_mine = line.next()
+    second, said_second = again(line, first, said_first)
+    samples = by_turns({INDUCTOR: first, OURS: mine, AGAIN: second}, plan.seconds)
+    for other in (first, second):  # describing ours takes memory, which is theirs until then
+        other.close()
+    said = {INDUCTOR: said_first, OURS: said_mine, AGAIN: said_second}
+    return Raced(said, samples, described(mine), second is not first)
+
+
+def described(mine: Process) -> Facts:
+    """What became of our graphs, or by `undescribed` why that is not known: no reason to lose what was measured."""
+    try:
+        return mine.ask("graphs", START_LIMIT_S)
+    except Lost as lost:
+        return {"undescribed": str(lost)}
+    except Cut:
+        return {"undescribed": "the time was up"}
 
 
 def begin_search(cell: Cell, plan: Plan) -> str:
@@ -100,19 +140,14 @@ def options_of(plan: Plan) -> tuple[Facts, Facts]:
     )
 
 
-def _again(
-    stack: ExitStack, start: Callable[[], Process], first: Process, said: Facts
-) -> tuple[Process, Facts]:
+def again(line: Line, first: Process, said: Facts) -> tuple[Process, Facts]:
     """Inductor a second time, with its caches warm. Where the device has no room for it beside the others, the first
     process is its own control, and there is no warm first call."""
-    again = stack.enter_context(ExitStack())
     try:
-        process = again.enter_context(start())
-        return process, process.ready()
+        return line.next()
     except Lost as lost:
         if not lost.full:
             raise
-        again.close()
         return first, {**said, "first_s": None}
 
 

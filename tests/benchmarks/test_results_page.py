@@ -42,12 +42,16 @@ def test_what_is_awaited_has_a_line_once_it_is_there(tmp_path: Path) -> None:
     rows |= {"geomean_over_inductor": {"all": 1.234}, "card_seconds_for_each_task": 9.6}
     rows |= {"memory": {"search": none, "measure": {**none, "beyond": ["y"]}}}
     group = {"models": 17, "geomean": 1.1, "slower": [], "less_accurate": ["z"], "more_memory": []}
+    group["undecided"] = ["w", "x"]
     found = {"h100-large": {"table": rows}, "h100-models": {"groups": {"bfloat16 x": group}}}
     for name, summary in found.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({"summary": summary}), encoding="utf-8")
     page = results_page.page(tmp_path)
     assert "9 of 10 correct, 1 failed for memory, 0 slower; over Inductor 1.23; 1 beyond" in page
-    assert "bfloat16 x: 17 models, 1.10, 0 slower, 1 less accurate, 0 with more memory" in page
+    assert (
+        "bfloat16 x: 17 models, 1.10, 0 slower, 1 less accurate, 0 with more memory, 2 undecided"
+        in page
+    )
 
 
 def test_all_that_went_wrong_in_the_conformance_run_is_said() -> None:
