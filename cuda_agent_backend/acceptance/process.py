@@ -1,7 +1,8 @@
 """The process that measures a whole graph: `python -m cuda_agent_backend.acceptance.process`.
 
-It reads one JSON request on standard input and writes JSON lines on standard output: progress, then the result. It
-compiles the graph with and without kernels and runs both in turn, so whatever happens there is a value for its parent.
+It reads one JSON request on standard input and writes JSON lines on standard output: progress and what it waits for
+others (see `waits`), then the result. It compiles the graph with and without kernels and runs both in turn, so whatever
+happens there is a value for its parent.
 The decision itself is in `rule`, the measurement in `trial`.
 """
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from cuda_agent_backend.acceptance.trial import Trial
     from cuda_agent_backend.runtime.kernels import Kernels
     from sandbox.memory.device import DeviceMemory
+    from sandbox.stopwatch import Stopwatch
     from sandbox.task.task import Task
     from sandbox.timing.device_lock import DeviceLock
 
@@ -50,6 +52,7 @@ def main() -> int:
 
     `AHEAD`: what is `NEEDED` is imported before the request is read, which may never come.
     """
+    from cuda_agent_backend.acceptance.waits import telling
     from cuda_agent_backend.runtime.child_process import own_stdout
 
     out = own_stdout()
@@ -63,7 +66,8 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     emit = functools.partial(_emit, out)
     try:
-        found = run(request, lambda text: emit({"event": "progress", "text": text}))
+        waiting = telling(emit)
+        found = run(request, lambda text: emit({"event": "progress", "text": text}), waiting)
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
     if isinstance(found, str):
@@ -118,8 +122,8 @@ def _emit(out: Any, value: Mapping[str, Any]) -> None:
     out.flush()
 
 
-def run(request: Mapping[str, Any], say: Say) -> Acceptance | str:
-    """Measure a graph and decide; a text says why that could not be.
+def run(request: Mapping[str, Any], say: Say, waiting: Stopwatch | None = None) -> Acceptance | str:
+    """Measure a graph and decide; a text says why that could not be. waiting: runs while it waits for others.
 
     The request: {"graph": a task's JSON, "kernels": fields of their keys, "cache_dir", "native_dir", "inductor": its
     options, "until": on the monotonic clock, "flags", "seed", "device_lock", "inputs": a folder of real ones or none,
@@ -134,10 +138,12 @@ def run(request: Mapping[str, Any], say: Say) -> Acceptance | str:
     from cuda_agent_backend.runtime.machine import apply_flags
     from kernel_cache import CacheUnavailable
     from sandbox.memory.footprint import FRUGAL_BYTES
+    from sandbox.stopwatch import Stopwatch
     from sandbox.task.task import Task
     from sandbox.timing.device_lock import DeviceLock
 
-    lock = DeviceLock(Path(request["device_lock"]) if request.get("device_lock") else None)
+    place = Path(request["device_lock"]) if request.get("device_lock") else None
+    lock = DeviceLock(place, waiting or Stopwatch())
     deadline = float(request["until"])
     apply_flags(request["flags"])
     kernels = open_kernels(Path(request["cache_dir"]), Path(request["native_dir"]))
@@ -154,19 +160,19 @@ def run(request: Mapping[str, Any], say: Say) -> Acceptance | str:
         inductor.update(EAGERS)
     frugal_from = FRUGAL_BYTES if graph.target == "cuda" else None
 
-    def measure(until: float) -> Acceptance:
+    def measure() -> Acceptance:
         with in_turns(lock):
             seed, origins = int(request["seed"]), request["origins"]
             trial = Trial(
                 graph, inductor, seed, lock, recorded, static_inputs, origins, frugal_from
             )
-            if not promises and time.monotonic() > until + lock.waited_s:
+            if not promises and time.monotonic() > deadline + lock.waited_s:
                 return Acceptance((), "the budget ended before the graph was measured", False)
             if of_layouts:
                 say("the whole graph with eager's layouts")
                 return decide_layouts(trial.measure_layouts())
             replayed = _measure_replay(trial, say) if static_inputs is not None else None
-            decided = _decide(promises, trial, until, say) if promises else Acceptance(())
+            decided = _decide(promises, trial, deadline, say) if promises else Acceptance(())
             layouts = bool(request["eager_layouts"])
             return replace(decided, eager_layouts=layouts, replay=trial.replays, replayed=replayed)
 
@@ -177,14 +183,14 @@ def with_memory(
     graph: Task,
     lock: DeviceLock,
     until: float,
-    measure: Callable[[float], Acceptance],
+    measure: Callable[[], Acceptance],
     memory: DeviceMemory | None = None,
 ) -> Acceptance | str:
     """Measure with a lease on the device's memory, and where that runs out, once more while no other process has one.
 
-    until: on the monotonic clock; waiting is added to it before `measure` is given it. A text says that there are not
-    enough bytes, which may pass. memory: of the device, by default the GPU's for a graph on cuda. Raises what `measure`
-    raises, a lack of memory the second time.
+    until: on the monotonic clock. What is waited for the lease counts among what is waited for the lock's turns. A text
+    says that there are not enough bytes, which may pass. memory: of the device, by default the GPU's for a graph on
+    cuda. Raises what `measure` raises, a lack of memory the second time.
     """
     import torch
 
@@ -198,8 +204,9 @@ def with_memory(
     from sandbox.verdict import OUT_OF_MEMORY
 
     if memory is None and graph.target != "cuda":
-        return measure(until)
-    leases = Leases(lock.path, memory or CudaMemory(), in_turn=lambda: lock.in_turn)
+        return measure()
+    device = memory or CudaMemory()
+    leases = Leases(lock.path, device, in_turn=lambda: lock.in_turn, waiting=lock.waiting)
     moved, module = bytes_of(graph.inputs) + bytes_of(graph.output_specs), build_graph(graph)
     frugal = moved >= FRUGAL_BYTES
     sliced = SlicedOracle(module, slice_bytes(moved)) if frugal else None
@@ -210,7 +217,7 @@ def with_memory(
 
     def measure_with(needed: int | None) -> Acceptance | str:
         with leases.lease(needed, "acceptance", go_on) as refused:
-            return measure(until + leases.waited_s) if refused is None else refused.reason
+            return measure() if refused is None else refused.reason
 
     try:
         return measure_with(size)

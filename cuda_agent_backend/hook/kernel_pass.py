@@ -134,7 +134,8 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         count_in_signed(graph)
         options = self.options
         total_s = options.process_budget_s
-        deadline = Deadline(PROCESS.grant(options.budget_s, total_s))
+        seconds = PROCESS.grant(options.budget_s, total_s)
+        deadline = Deadline(seconds, unpaid=lambda: getattr(self.searcher, "waited_s", 0.0))
         if deadline.seconds < LEAST_SEARCH_S and options.search == "search":
             log.once("search", f"this process has used its {total_s:.0f} s: {MORE_TOTAL}")
         try:

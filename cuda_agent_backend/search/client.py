@@ -211,6 +211,8 @@ class SearchClient(Searcher):
     def __init__(self, options: Options, process: SearchProcess | None = None) -> None:
         self.options = options
         self.process = process or search_process()
+        self.waited_s = 0.0
+        """Of what was asked, the seconds that the search process waited for other processes."""
 
     def search(
         self,
@@ -296,7 +298,8 @@ class SearchClient(Searcher):
     def _ask(
         self, request: Mapping[str, Any], budget_s: float, title: str, more_s: float = 0.0
     ) -> dict[str, Any]:
-        """Ask within a time, all included. more_s: after it, for what is under way then."""
+        """Ask within a time, all included but waiting for other processes. more_s: after it, for what is under way
+        then."""
         with suppress(
             RuntimeError
         ):  # what torch keeps here for later is of use to a search meanwhile
@@ -309,4 +312,7 @@ class SearchClient(Searcher):
             finds = request["do"] == "search"
             progress = SearchProgress(title, self.options.progress, budget_s, finds)
             show = stack.enter_context(progress)
-            return self.process.ask(timed, budget_s + more_s + ANSWER_S + waiting, show.update)
+            limit_s = budget_s + more_s + ANSWER_S + waiting
+            answer = self.process.ask(timed, limit_s, show.update)
+        self.waited_s += float(answer.get("waited_s", 0.0))
+        return answer

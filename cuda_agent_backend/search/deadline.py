@@ -12,7 +12,8 @@ from cuda_agent_backend.search import interrupts
 class Deadline:
     """The end of a graph's time, from the moment its pass begins: starting, baselines, search, checks and acceptance.
 
-    seconds: how long that is. interrupted: whether the user has ended it since a moment of the clock.
+    seconds: how long that is. interrupted: whether the user has ended it since a moment of the clock. unpaid: seconds
+    so far that do not count, as those that went by while other processes had the device; it ends as much later.
     """
 
     def __init__(
@@ -20,10 +21,11 @@ class Deadline:
         seconds: float,
         clock: Callable[[], float] = time.monotonic,
         interrupted: Callable[[float], bool] = interrupts.since,
+        unpaid: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.seconds = seconds
-        self._clock, self._interrupted = clock, interrupted
-        self.began = clock()
+        self._clock, self._interrupted, self._unpaid = clock, interrupted, unpaid
+        self.began, self._before_s = clock(), unpaid()
         self.goes_on = False
         """Whether a later process is to go on with the graph."""
 
@@ -34,8 +36,8 @@ class Deadline:
 
     @property
     def used_s(self) -> float:
-        """Seconds since it began."""
-        return self._clock() - self.began
+        """Seconds since it began, but for those that do not count."""
+        return self._clock() - self.began - (self._unpaid() - self._before_s)
 
     @property
     def left_s(self) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 from cuda_agent_backend.acceptance.digests import kernel_set_digest
 from cuda_agent_backend.acceptance.process import AHEAD
 from cuda_agent_backend.acceptance.rule import decision_of
+from cuda_agent_backend.acceptance.waits import Waits
 from cuda_agent_backend.acceptance.whole_graph import keys_of
 from cuda_agent_backend.runtime.child_process import WAITING_S, Child
 from cuda_agent_backend.search.durations import ACCEPTANCE, Durations
@@ -43,6 +44,13 @@ class GraphMeasurer:
         self._emit, self._is_over = emit, is_over
         self._ahead: Child | None = None
         """Measures the next graph, once there is one."""
+        self._waits, self._waited_s = Waits(), 0.0
+        """Of the process that measures, and of those before it."""
+
+    @property
+    def unpaid_s(self) -> float:
+        """Seconds that no budget pays for: what measuring waited for other processes' turns and leases."""
+        return self._waited_s + self._waits.seconds
 
     def start_ahead(self) -> None:
         """Start the process that measures the graph after a search: while kernels are searched it imports torch and
@@ -73,15 +81,15 @@ class GraphMeasurer:
         known = setup.open_cache().get_acceptance(*kept)
         if isinstance(known, dict):
             return {"event": "result", **known}
-        waiting = WAITING_S if setup.device_lock else 0.0
         begun = time.monotonic()
         child = self._child()
         try:
             self._make_header(request, setup, until)
             child.send(_measurement(request, setup, until))
-            answer = self._await(child, request["id"], until + waiting)
+            answer = self._await(child, request["id"], until)
         finally:
             child.kill()
+            self._waited_s, self._waits = self.unpaid_s, Waits()
         if answer["event"] == "result" and answer.get("final"):
             setup.open_cache().put_acceptance(*kept, decision_of(answer))
             if request["kernels"] and not setup.device_lock:  # else it waits for others, too
@@ -111,9 +119,10 @@ class GraphMeasurer:
         while making.is_alive() and time.monotonic() < until and not self._is_over():
             making.join(LOOK_S)
 
-    def _await(self, child: Child, number: Any, deadline: float) -> dict[str, Any]:
+    def _await(self, child: Child, number: Any, until: float) -> dict[str, Any]:
+        """The child's answer. until: to which is added what the child waits for others."""
         while True:
-            left = deadline - time.monotonic()
+            left = until + min(self._waits.seconds, WAITING_S) - time.monotonic()
             try:
                 message = child.receive(min(left, LOOK_S))
             except queue.Empty:
@@ -123,6 +132,8 @@ class GraphMeasurer:
             if message is None:
                 code = child.process.wait()
                 return _failed(f"the process measuring the whole graph died ({code})")
+            if self._waits.hear(message):
+                continue
             if message["event"] != "progress":
                 return message
             self._emit({"id": number, "done": 0, "of": 1, **message})

@@ -10,7 +10,12 @@ from sandbox.task.task import Task
 
 
 class Searcher(Protocol):
-    """Searches kernels and measures whole graphs. No method raises; all promote into the kernel cache."""
+    """Searches kernels and measures whole graphs. No method raises; all promote into the kernel cache.
+
+    waited_s: of what it was asked, the seconds that went by while other processes had the device or its memory.
+    """
+
+    waited_s: float
 
     def search(
         self,

@@ -7,7 +7,8 @@ It ends when its standard input does.
 Requests: {"id", "do": "search" | "drain" | "accept", ...}, each with "setup" (see `Setup`). Those that are waited for
 have moments of the system's monotonic clock: nothing new begins after "until", and what is under way ends at the next
 step after "hard_until". {"id", "do": "leave"}: nobody waits for a request any more, which ends at the next step.
-Answers: {"id", "event": "progress" | "result" | "failed", ...}.
+Answers: {"id", "event": "progress" | "result" | "failed", ...}; the last one of a request has "waited_s", the seconds
+that it waited for other processes' turns on the device and for their memory, which are nobody's to pay for.
 """
 
 from __future__ import annotations
@@ -69,15 +70,20 @@ class Service:
                 return
             self._serve(request)
 
+    @property
+    def unpaid_s(self) -> float:
+        """Seconds so far that no budget pays for: waiting for other processes' turns and leases."""
+        return self.judges.unpaid_s + self.measurer.unpaid_s
+
     def close(self) -> None:
         """End all processes of this one."""
         self.measurer.close()
         self.judges.close()
 
     def _serve(self, request: Mapping[str, Any]) -> None:
-        number = request.get("id")
+        number, before_s = request.get("id"), self.unpaid_s
         try:
-            with self.current.of(request, lambda: self.judges.unpaid_s):
+            with self.current.of(request, lambda: self.unpaid_s):
                 if self.current.is_over():
                     raise TurnsOver
                 answer = self._carry_out(request)
@@ -85,7 +91,7 @@ class Service:
             answer = {"event": "failed", "reason": "left before it was done"}
         except Exception as error:
             answer = {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
-        self.emit({"id": number, **answer})
+        self.emit({"id": number, **answer, "waited_s": self.unpaid_s - before_s})
         self._rest()
 
     def _rest(self) -> None:

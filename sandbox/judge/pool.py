@@ -19,8 +19,8 @@ from sandbox.compile.outcome import Compiled
 from sandbox.failures import Failure, NoMemory
 from sandbox.judge.judge import Judge
 from sandbox.plan.candidate import Candidate
+from sandbox.stopwatch import Stopwatch
 from sandbox.task.task import Task
-from sandbox.timing.stopwatch import Stopwatch
 from sandbox.timing.turns import Turns
 from sandbox.verdict import Baselines, Outcome, Verdict
 

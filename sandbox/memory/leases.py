@@ -29,6 +29,7 @@ from typing import Any
 from sandbox.failures import NoMemory
 from sandbox.file_locks import lock_at_once
 from sandbox.memory.device import DeviceMemory, Room
+from sandbox.stopwatch import Stopwatch
 
 POLL_S = 0.05
 GRACE_S = 30.0
@@ -51,7 +52,8 @@ class Lease:
 class Leases:
     """On the memory of one device. path: the device's lock, beside which they lie; without it none is needed.
 
-    in_turn: whether this thread has a turn on the device. Times are of `clock`, in seconds.
+    in_turn: whether this thread has a turn on the device. Times are of `clock`, in seconds. waiting: counts what is
+    waited for leases, by default for itself.
     """
 
     def __init__(
@@ -61,13 +63,18 @@ class Leases:
         in_turn: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        waiting: Stopwatch | None = None,
     ) -> None:
         self.folder = None if path is None else path.with_name(f"{path.name}.leases")
         self.memory, self._in_turn = memory, in_turn
         self._clock, self._sleep = clock, sleep
         self._thread = threading.local()
-        self.waited_s = 0.0
-        """Seconds spent waiting for leases."""
+        self._waiting = waiting or Stopwatch(clock)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds spent waiting for leases, up to now."""
+        return self._waiting.seconds
 
     @contextmanager
     def lease(
@@ -86,9 +93,8 @@ class Leases:
             raise RuntimeError("a lease on memory is asked for within a turn on the device")
         self.folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            started = self._clock()
-            refused = self._wait(stack, size, what, go_on)
-            self.waited_s += self._clock() - started
+            with self._waiting.running():
+                refused = self._wait(stack, size, what, go_on)
             self._thread.held = refused is None
             try:
                 yield refused

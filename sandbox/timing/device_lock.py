@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import fcntl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from sandbox.file_locks import lock_at_once
+from sandbox.stopwatch import Stopwatch
 
 
 class DeviceLock:
@@ -28,13 +28,18 @@ class DeviceLock:
     wants it alone. Who shares it lets all others in who came for that meanwhile (a third file, the gate), so that
     shared turns lie side by side rather than each between two of those who have the device alone. A turn within a turn
     of the same thread is part of it.
+    waiting: counts what is waited for turns, by default for itself.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, waiting: Stopwatch | None = None) -> None:
         self.path = path
-        self.waited_s = 0.0
-        """Seconds spent waiting for turns."""
+        self.waiting = waiting or Stopwatch()
         self._thread = threading.local()
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds spent waiting for turns, up to now."""
+        return self.waiting.seconds
 
     @property
     def in_turn(self) -> bool:
@@ -81,9 +86,9 @@ class DeviceLock:
             yield
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        started = time.monotonic()
-        with self._taken(kind):
-            self.waited_s += time.monotonic() - started
+        with ExitStack() as stack:
+            with self.waiting.running():
+                stack.enter_context(self._taken(kind))
             self._thread.held = kind
             try:
                 yield

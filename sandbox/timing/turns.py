@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sandbox.timing.stopwatch import Stopwatch
+from sandbox.stopwatch import Stopwatch
 
 MAX_STREAK = 16
 """Requests for one task served in a row while others wait: a change of task costs an Inductor compilation."""

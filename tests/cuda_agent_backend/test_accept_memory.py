@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -119,8 +120,7 @@ def test_a_graph_is_measured_under_a_lease(tmp_path: Path) -> None:
     lock, seen = DeviceLock(tmp_path / "lock"), list[str]()
     device = Device(40 << 30)
 
-    def measure(until: float) -> Acceptance:
-        assert until >= soon() - 60
+    def measure() -> Acceptance:
         seen.extend(lease.what for lease in Leases(lock.path, device).known())
         return Acceptance(())
 
@@ -142,7 +142,7 @@ def test_a_graph_that_ran_out_of_memory_is_measured_again_with_all_of_it(
     lock, seen = DeviceLock(tmp_path / "lock"), list[int]()
     device = Device(40 << 30)
 
-    def measure(until: float) -> Acceptance:
+    def measure() -> Acceptance:
         seen.extend(lease.bytes for lease in Leases(lock.path, device).known())
         if len(seen) == 1:
             raise full
@@ -154,11 +154,28 @@ def test_a_graph_that_ran_out_of_memory_is_measured_again_with_all_of_it(
         with_memory(graph(), lock, soon(), out_of_memory, device)
 
 
-def test_another_error_of_a_graph_is_not_tried_again(tmp_path: Path) -> None:
-    calls = list[float]()
+def test_what_a_graph_waits_for_its_lease_counts_as_waiting_for_others(tmp_path: Path) -> None:
+    lock, device = DeviceLock(tmp_path / "lock"), Device(4 << 30)
+    other, began = Leases(lock.path, device), threading.Event()
 
-    def measure(until: float) -> Acceptance:
-        calls.append(until)
+    def hold() -> None:
+        with other.lease(4 << 30, "race"):
+            began.set()
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    began.wait(60.0)
+    assert with_memory(graph(), lock, soon(), lambda: Acceptance(()), device) == Acceptance(())
+    thread.join()
+    assert lock.waited_s > 0.1
+
+
+def test_another_error_of_a_graph_is_not_tried_again(tmp_path: Path) -> None:
+    calls = list[int]()
+
+    def measure() -> Acceptance:
+        calls.append(1)
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
@@ -166,7 +183,7 @@ def test_another_error_of_a_graph_is_not_tried_again(tmp_path: Path) -> None:
     assert len(calls) == 1
 
 
-def out_of_memory(until: float) -> Acceptance:
+def out_of_memory() -> Acceptance:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
 
 

@@ -93,12 +93,14 @@ def test_what_does_not_fit_waits_for_the_others_end(tmp_path: Path, device: Simu
 
         def go_on() -> bool:
             if next(asked) == 5:
+                assert other.waited_s > 0, "it counts while it goes on"
                 stack.close()
             return True
 
         with other.lease(60 * GB, "check", go_on) as refused:
             assert refused is None
-    assert next(asked) == 6 and other.waited_s > 0
+    waited_s = other.waited_s
+    assert next(asked) == 6 and waited_s > 0 and other.waited_s == waited_s
 
 
 def test_what_is_more_than_the_device_has_is_refused_at_once_with_the_bytes(

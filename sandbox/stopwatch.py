@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Seconds during which at least one thread was inside `running`."""
+    """Seconds of `clock` during which at least one thread was inside `running`.
 
-    def __init__(self) -> None:
+    changed: is told each time that it begins or ends to run, with the seconds before that and, where it runs, since
+    when it does.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        changed: Callable[[float, float | None], None] = lambda seconds, since: None,
+    ) -> None:
+        self._clock, self._changed = clock, changed
         self._lock = threading.Lock()
         self._inside = 0
         self._since = self._total = 0.0
@@ -28,20 +37,22 @@ class Stopwatch:
     def start(self) -> None:
         """One more thread is inside."""
         with self._lock:
-            if not self._inside:
-                self._since = time.monotonic()
             self._inside += 1
+            if self._inside == 1:
+                self._since = self._clock()
+                self._changed(self._total, self._since)
 
     def stop(self) -> None:
         """One fewer is."""
         with self._lock:
             self._inside -= 1
             if not self._inside:
-                self._total += time.monotonic() - self._since
+                self._total += self._clock() - self._since
+                self._changed(self._total, None)
 
     @property
     def seconds(self) -> float:
         """So far."""
         with self._lock:
-            now = time.monotonic() - self._since if self._inside else 0.0
+            now = self._clock() - self._since if self._inside else 0.0
             return self._total + now
