@@ -5,7 +5,7 @@ is noticed by the parent. When the parent is gone, which standard input tells, t
 
 A task that leaves torch as it found it may be followed by another: a byte goes to the descriptor DONE, and the next
 request's path is read from standard input. So is the first one where REQUEST is "-": what takes long to import is
-imported then while nobody waits for it.
+imported then while nobody waits for it. A request without a result has what it asks for made ready, and no more.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ def search(request: Request) -> Answer:
     from cuda_agent_backend.tools.warm import warm
     from sandbox.timing.device_lock import DeviceLock
 
+    getting_ready = threading.Thread(target=start_search, args=(request,), daemon=True)
+    getting_ready.start()
     with limited(MODEL_LIMIT_S, request):
         task = _built(request)
         if isinstance(task, str):
@@ -112,9 +114,23 @@ def search(request: Request) -> Answer:
     with DeviceLock(Path(request.device_lock)).shared(), limited(MODEL_LIMIT_S, request):
         inputs = task.draw(request.wishes.seed)
         _call(task.model, inputs)
-    options = {**request.options("search"), "cuda_agent.device_lock": request.device_lock}
-    report = warm(task.model, inputs, budget_s=request.wishes.budget_s, options=options)
+    getting_ready.join()
+    report = warm(
+        task.model, inputs, budget_s=request.wishes.budget_s, options=_search_options(request)
+    )
     return {"failed": report.problem} if report.problem else report.to_json()
+
+
+def start_search(request: Request) -> None:
+    """Have the search process up, and a judge that can be asked, so that no task's budget pays for that."""
+    from cuda_agent_backend.search.client import SearchClient
+    from cuda_agent_backend.tools.warm import options_from
+
+    SearchClient(options_from(None, _search_options(request))).prepare(request.wishes.target)
+
+
+def _search_options(request: Request) -> dict[str, Any]:
+    return {**request.options("search"), "cuda_agent.device_lock": request.device_lock}
 
 
 def measure(request: Request) -> Answer:
@@ -221,7 +237,9 @@ def serve(phase: str, first: Path | None, done: int, requests: queue.SimpleQueue
 
 
 def _next(requests: queue.SimpleQueue[Path]) -> Request:
-    request = _read(requests.get())
+    while not (request := _read(requests.get())).result:
+        flags.apply(FLOAT32[request.wishes.float32])
+        start_search(request)
     _log_to(Path(request.result).with_suffix(".log"))
     return request
 

@@ -73,6 +73,14 @@ class Children:
                 process = self._start(phase, LATER, log, target)
                 self._idle.setdefault(phase, []).append(process)
 
+    def prepare(self, phase: str, request: Request, folder: Path) -> None:
+        """Tell those that were made ready what they will be asked, so that they get ready for that as well."""
+        words = folder / f"{phase}.ahead.json"
+        words.write_text(replace(request, result="").to_text(), encoding="utf-8")
+        with self._lock:
+            for process in self._idle.get(phase, ()):
+                process.tell(words)
+
     def run(
         self, phase: str, request: Request, folder: Path, limit_s: float
     ) -> dict[str, Any] | Failed:
@@ -178,13 +186,17 @@ class _Process:
 
     def ask(self, words: Path) -> bool:
         """Give it another request; False if it is gone."""
+        self.tasks += 1
+        return self.tell(words)
+
+    def tell(self, words: Path) -> bool:
+        """Give it a request that it does not answer; False if it is gone."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{words.absolute()}\n".encode())
             self._process.stdin.flush()
         except OSError:
             return False
-        self.tasks += 1
         return self._process.poll() is None
 
     def wait(self, limit_s: float) -> bool | None:

@@ -40,7 +40,8 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Request:
-    """One child's work. result: the file that it writes. ceilings: for measuring (`sandbox.timing.machine.Ceilings`).
+    """One child's work. result: the file that it writes; "" where it is only to get ready for others like it. ceilings:
+    for measuring (`sandbox.timing.machine.Ceilings`).
 
     device_lock: a file by which processes take turns; "" for the device's own, which the machine phase tells.
     """

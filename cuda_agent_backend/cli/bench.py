@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cuda_agent_backend.bench.children import Children, Failed
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from cuda_agent_backend.bench.figures import task_figures
-from cuda_agent_backend.bench.request import DTYPES, FLOAT32, Wishes
+from cuda_agent_backend.bench.request import DTYPES, FLOAT32, Request, Wishes
 from cuda_agent_backend.cli import policy_arguments
 from cuda_agent_backend.cli.result import CliError, Result
 from cuda_agent_backend.settings import Settings
@@ -164,8 +164,24 @@ def _machine(
     machine = look_at_machine(args.out, wishes, settings.native_dir, lock, children)
     if isinstance(machine, Failed):
         raise CliError(f"this machine cannot be measured: {machine.reason}\n{machine.log}")
+    if ahead:
+        children.prepare("search", _ahead(args, wishes, settings, machine), work)
     children.make_ready("measure", (ahead + 1) // 2, wishes.target, work)
     return machine
+
+
+def _ahead(
+    args: argparse.Namespace, wishes: Wishes, settings: Settings, machine: Machine
+) -> Request:
+    """What searches will be asked, as far as their processes can start for it."""
+    return Request(
+        file="",
+        result="",
+        cache_dir=str((args.out / "work" / "kernels").absolute()),
+        native_dir=str(settings.native_dir.absolute()),
+        device_lock=str(machine.device_lock.absolute()),
+        wishes=wishes,
+    )
 
 
 def show(run_facts: Mapping[str, Any], folder: Path) -> None:

@@ -35,6 +35,8 @@ WIND_DOWN_S = 180.0
 """A search process that was told to leave a request, and has not done so for so long, hangs, and is killed."""
 ANSWER_S = 0.5
 """What an answer may take to come after the time is up: the search process ends by itself then."""
+PREPARING_S = 120.0
+"""How long starting what searches is waited for where nobody waits for a search yet."""
 OUTBOX_S = 5.0
 """How soon the thread that sends notices that its child is gone."""
 LATE = "the time was up; the next process goes on"
@@ -213,6 +215,12 @@ class SearchClient(Searcher):
         self.process = process or search_process()
         self.waited_s = 0.0
         """Of what was asked, the seconds that the search process waited for other processes."""
+
+    def prepare(self, target: str) -> None:
+        """Have the search process up, with a judge that can be asked, so that no search pays for that. Never raises for
+        what goes wrong there, which comes up again in a search."""
+        request = {"do": "prepare", "target": target, "setup": Setup.of(self.options).to_json()}
+        self.process.ask(request, PREPARING_S, lambda _: None)
 
     def search(
         self,

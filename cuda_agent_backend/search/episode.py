@@ -46,12 +46,12 @@ def search_task(
     judges.start(task.target, setup)
     if (nothing := uncovered(task, setup.policy)) is not None:
         return nothing
-    begun = time.monotonic()
+    begun = time.monotonic() - judges.unpaid_s
     judge = judges.get(task, setup)  # a new one takes seconds to start, which are the task's
     no_room = getattr(judge, "no_room", lambda _: None)(task)
     if no_room is not None:
         return NothingFound(no_room.reason, keep=False)
-    started_s = max(0.0, time.monotonic() - begun - float(judge.waited_s))
+    started_s = max(0.0, time.monotonic() - judges.unpaid_s - begun)
     return run_agent(task, judge, setup, max(0.0, budget_s - started_s), recorded, say)
 
 

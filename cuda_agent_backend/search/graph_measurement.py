@@ -81,7 +81,7 @@ class GraphMeasurer:
         known = setup.open_cache().get_acceptance(*kept)
         if isinstance(known, dict):
             return {"event": "result", **known}
-        begun = time.monotonic()
+        begun = time.monotonic() - self.unpaid_s
         child = self._child()
         try:
             self._make_header(request, setup, until)
@@ -92,8 +92,9 @@ class GraphMeasurer:
             self._waited_s, self._waits = self.unpaid_s, Waits()
         if answer["event"] == "result" and answer.get("final"):
             setup.open_cache().put_acceptance(*kept, decision_of(answer))
-            if request["kernels"] and not setup.device_lock:  # else it waits for others, too
-                Durations(setup.cache_dir).note(ACCEPTANCE, time.monotonic() - begun)
+            if request["kernels"]:
+                took_s = time.monotonic() - self.unpaid_s - begun
+                Durations(setup.cache_dir).note(ACCEPTANCE, took_s)
         return answer
 
     def close(self) -> None:

@@ -27,7 +27,10 @@ IDLE_S = 60.0
 
 
 class JudgeSource(Protocol):
-    """What a search takes its judge from."""
+    """What a search takes its judge from. unpaid_s: seconds so far that no budget pays for."""
+
+    @property
+    def unpaid_s(self) -> float: ...
 
     def start(self, target: str, setup: Setup) -> None:
         """Begin to start the judge that `get` will give, without waiting for it."""
@@ -73,6 +76,15 @@ class Judges:
 
         if _key(target, setup) not in self._judges:
             threading.Thread(target=begin, daemon=True).start()
+
+    def prepare(self, target: str, setup: Setup) -> None:
+        """Have the judge that `get` will give, with workers that can be asked, before there is a task to pay for that.
+
+        What goes wrong comes up again in `get`.
+        """
+        with contextlib.suppress(Exception), self._starting:
+            self._wake()
+            self._judge(target, setup).ready()
 
     def get(self, task: Task, setup: Setup) -> Any:
         """The judge for a task's target under the setup's flags; a new one has the task's baselines already."""
@@ -164,6 +176,11 @@ class Seats:
         self._judges = judges
         self._pools: dict[int, Pool] = {}
         self._making = threading.Lock()
+
+    @property
+    def unpaid_s(self) -> float:
+        """See `JudgeSource`."""
+        return self._judges.unpaid_s
 
     def start(self, target: str, setup: Setup) -> None:
         """See `Judges.start`."""

@@ -4,9 +4,10 @@ It owns the sandbox's judge, runs the agent on each task, promotes what wins int
 measured. A promotion is durable before it is reported, so killing this process at any moment loses nothing promoted.
 It ends when its standard input does.
 
-Requests: {"id", "do": "search" | "drain" | "accept", ...}, each with "setup" (see `Setup`). Those that are waited for
-have moments of the system's monotonic clock: nothing new begins after "until", and what is under way ends at the next
-step after "hard_until". {"id", "do": "leave"}: nobody waits for a request any more, which ends at the next step.
+Requests: {"id", "do": "prepare" | "search" | "drain" | "accept", ...}, each with "setup" (see `Setup`). Searches and
+measurements that are waited for have moments of the system's monotonic clock: nothing new begins after "until", and
+what is under way ends at the next step after "hard_until". {"id", "do": "leave"}: nobody waits for a request any more,
+which ends at the next step.
 Answers: {"id", "event": "progress" | "result" | "failed", ...}; the last one of a request has "waited_s", the seconds
 that it waited for other processes' turns on the device and for their memory, which are nobody's to pay for.
 """
@@ -104,6 +105,8 @@ class Service:
         setup = Setup.from_json(request["setup"])
         apply_flags(setup.flags)
         match request["do"]:
+            case "prepare":
+                return self._prepare(request["target"], setup)
             case "search":
                 return self._search(request, setup)
             case "accept":
@@ -114,6 +117,13 @@ class Service:
                     self.later.append((request["later"], setup))
                 return {"event": "result"}
         return {"event": "failed", "reason": f"unknown request {request['do']!r}"}
+
+    def _prepare(self, target: str, setup: Setup) -> dict[str, Any]:
+        """Have all up that the first search would wait for."""
+        if target == "cuda":
+            self.measurer.start_ahead()
+        self.judges.prepare(target, setup)
+        return {"event": "result"}
 
     def _search(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
         searches = TaskSearches(request, setup, self.search, self.judges, self.emit)

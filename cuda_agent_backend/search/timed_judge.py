@@ -99,6 +99,11 @@ class TimedJudges:
     def __init__(self, judges: JudgeSource, notes: Notes, is_over: Callable[[], bool]) -> None:
         self._judges, self._notes, self.is_over = judges, notes, is_over
 
+    @property
+    def unpaid_s(self) -> float:
+        """See `JudgeSource`."""
+        return self._judges.unpaid_s
+
     def start(self, target: str, setup: Setup) -> None:
         """See `JudgeSource.start`."""
         self._judges.start(target, setup)

@@ -72,6 +72,11 @@ class Judge:
         """Start the workers without waiting for them. The operator library is built first where it is missing."""
         self.roles.start()
 
+    def ready(self) -> None:
+        """Wait until all workers can be asked. What goes wrong comes up again when one is."""
+        for worker in self.roles.all:
+            worker.ready()
+
     def close(self) -> None:
         """End the workers and give up all memory."""
         self.sessions.close()

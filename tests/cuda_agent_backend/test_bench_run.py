@@ -253,6 +253,28 @@ def test_a_child_that_was_made_ready_takes_the_first_task_and_a_bad_one_ends_non
     assert "said by" in (tmp_path / "work" / "a" / "search.log").read_text()
 
 
+def test_a_child_that_was_made_ready_starts_its_search_before_there_is_a_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = """
+child.make_ready = lambda phase: None
+child.start_search = lambda request: print("starts", request.native_dir, flush=True)
+"""
+    text = SERVES.replace("asked = queue", ready + "asked = queue").replace(
+        "Path(sys.argv[2])", "None"
+    )
+    made = child(tmp_path, monkeypatch, text)
+    made.make_ready("search", 2, "cpu", tmp_path / "work")
+    made.prepare("search", request(tmp_path), tmp_path / "work")
+    asked = replace(request(tmp_path), file=str(task(tmp_path / "t" / "t.py").path))
+    assert isinstance(made.run("search", asked, tmp_path / "work" / "t", 120.0), dict)
+    said = (
+        tmp_path / "work" / "search-1.log"
+    )  # the one that was made ready last is given work first
+    assert said.read_text() == f"starts {tmp_path}\n"
+    made.stop()
+
+
 def test_a_child_takes_the_next_task_unless_one_changed_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

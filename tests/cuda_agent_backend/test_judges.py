@@ -65,6 +65,18 @@ def test_a_judge_that_was_started_ahead_is_the_one_that_is_used(
     assert len(made) == 1
 
 
+def test_a_judge_that_is_to_be_ready_before_its_task_is_waited_for(
+    made: list[Judge], setup: Setup
+) -> None:
+    source = Judges()
+    source.prepare("cpu", setup)
+    assert made[0].asked == ["ready"]
+    assert source.get(task(), setup) is made[0]
+    source.close()
+    source.prepare("cpu", setup)
+    assert len(made) == 1, "what goes wrong comes up when it is used"
+
+
 def test_first_candidates_are_compiled_before_baselines_are_waited_for(
     made: list[Judge], setup: Setup
 ) -> None:

@@ -274,6 +274,20 @@ def test_what_measures_a_graph_is_started_with_the_search_for_a_device(
     assert served.measurer._child() is Started.every[1]  # type: ignore[comparison-overlap]
 
 
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+def test_all_that_a_search_would_wait_for_can_be_had_before_there_is_one(
+    target: str, served: service.Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[str] = []
+    monkeypatch.setattr(served.judges, "prepare", lambda target, _: prepared.append(target))
+    setup = Setup(tmp_path / "kernels", tmp_path / "native", all_flags()).to_json()
+    told: list[Any] = []
+    served.emit = told.append
+    served._serve({"id": 4, "do": "prepare", "target": target, "setup": setup})
+    assert prepared == [target] and len(Started.every) == (target == "cuda")
+    assert told == [{"id": 4, "event": "result", "waited_s": 0.0}]
+
+
 def test_a_search_goes_on_where_nothing_can_be_started_ahead(
     served: service.Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +354,8 @@ def test_after_each_request_the_judges_give_the_devices_memory_back(
 
 def test_what_no_sketch_covers_needs_no_judge(tmp_path: Path) -> None:
     class NoJudge:
+        unpaid_s = 0.0
+
         def start(self, *_: Any) -> None:
             """Its workers may start; that the task is not given to it is what counts."""
 

@@ -16,10 +16,11 @@ from sketch_kit import sample
 from test_service import EXP, options, process, tasks_of
 
 from cuda_agent_backend.acceptance.waits import EVENT, Waits, telling
-from cuda_agent_backend.runtime.machine import all_flags
+from cuda_agent_backend.runtime.machine import all_flags, key_of
 from cuda_agent_backend.search import deadline, graph_measurement
 from cuda_agent_backend.search.client import SearchClient, SearchProcess
 from cuda_agent_backend.search.current import Current
+from cuda_agent_backend.search.durations import ACCEPTANCE, Durations
 from cuda_agent_backend.search.graph_measurement import GraphMeasurer
 from cuda_agent_backend.search.service import Service
 from cuda_agent_backend.search.setup import Setup
@@ -66,8 +67,10 @@ def measured(
     while not (folder / "ready").exists():
         time.sleep(0.05)
     until = time.monotonic() + 5.0
-    request = {"id": 1, "name": "graph", "kernels": [], "inputs": "", "until": until}
-    request |= {"graph": sample(torch.exp, torch.ones(8)).task.to_json(), "hard_until": until}
+    task = sample(torch.exp, torch.ones(8)).task
+    request: dict[str, Any] = {"id": 1, "name": "graph", "inputs": "", "until": until}
+    request |= {"graph": task.to_json(), "kernels": [key_of(task).to_fields()]}
+    request |= {"hard_until": until}
     request |= {"eager_layouts": False, "static_inputs": None, "origins": []}
     request |= {"budget_s": 5.0}
     setup = Setup(folder / "kernels", folder / "native", {}, device_lock=lock)
@@ -84,6 +87,8 @@ def test_a_graph_is_measured_however_long_others_have_the_device_meanwhile(
 ) -> None:
     answer, unpaid_s = measured(monkeypatch, tmp_path, waits=True, works_s=0.0)
     assert answer["event"] == "result" and unpaid_s > 1.0
+    (took_s,) = Durations(tmp_path / "kernels").took(ACCEPTANCE)
+    assert 0 < took_s < 5.0, "others' turns are no part of what it takes"
 
 
 def test_what_measuring_takes_of_its_own_is_paid_for(
