@@ -1,11 +1,14 @@
-"""Which tasks are under way together: as many as the device has memory for, by what each is known to need."""
+"""Which phases are under way together: as many as jobs were asked for and the device has memory for."""
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
 import threading
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox.memory.footprint import CONTEXT_BYTES, CONTEXTS, Footprint
@@ -29,39 +32,62 @@ def needed_bytes(size: Mapping[str, Any]) -> int:
     return given + search.allowed + (CONTEXTS + OWN_CONTEXTS) * CONTEXT_BYTES
 
 
+@dataclass(order=True)
+class _Ticket:
+    """A place in the line: who comes first there is who is to be let in next. bytes: that it holds."""
+
+    later: bool
+    number: int
+    bytes: int = field(compare=False)
+    alone: bool = field(compare=False)
+
+
 class Admission:
     """Lets those in who fit beside all that are in, one after another in the order in which they came.
 
-    total: bytes that there are for all, None for no limit. Who needs more than that is let in alone.
+    total: bytes that there are for all, None for no limit. jobs: how many are in at once. Who needs more bytes than
+    there are is let in alone.
     """
 
-    def __init__(self, total: int | None) -> None:
-        self._total = total
-        self._held: list[int] = []
-        self._line: deque[object] = deque()
+    def __init__(self, total: int | None, jobs: float = math.inf) -> None:
+        self._total, self._jobs = total, jobs
+        self._numbers = itertools.count()
+        self._line: list[_Ticket] = []
+        self._in: list[_Ticket] = []
         self._changed = threading.Condition()
 
     @property
     def counts(self) -> bool:
-        """Whether there is a limit."""
+        """Whether there is a limit to bytes."""
         return self._total is not None
 
     @contextmanager
-    def hold(self, size: int) -> Iterator[None]:
-        """Wait until so many bytes fit, and hold them."""
-        ticket = object()
+    def hold(self, size: int, first: bool = False, alone: bool = False) -> Iterator[None]:
+        """Wait until there is a place with so many bytes, and hold it.
+
+        first: before all that do not say so, as what ends a task's run: else a run that is cut off has many tasks that
+        are half done. alone: nobody else is in meanwhile.
+        """
         with self._changed:
-            self._line.append(ticket)
-            self._changed.wait_for(lambda: self._line[0] is ticket and self._fits(size))
-            self._line.popleft()
-            self._held.append(size)
-            self._changed.notify_all()
+            ticket = _Ticket(not first, next(self._numbers), size, alone)
+            bisect.insort(self._line, ticket)
+            try:
+                self._changed.wait_for(lambda: self._line[0] is ticket and self._fits(ticket))
+            finally:
+                self._line.remove(ticket)
+                self._changed.notify_all()
+            self._in.append(ticket)
         try:
             yield
         finally:
             with self._changed:
-                self._held.remove(size)
+                self._in.remove(ticket)
                 self._changed.notify_all()
 
-    def _fits(self, size: int) -> bool:
-        return not self._held or self._total is None or sum(self._held) + size <= self._total
+    def _fits(self, ticket: _Ticket) -> bool:
+        if not self._in:
+            return True
+        if ticket.alone or any(other.alone for other in self._in) or len(self._in) >= self._jobs:
+            return False
+        held = sum(other.bytes for other in self._in)
+        return self._total is None or held + ticket.bytes <= self._total

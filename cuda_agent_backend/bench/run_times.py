@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,19 @@ from typing import Any
 from cuda_agent_backend.json_values import write_json
 
 log = logging.getLogger(__name__)
+MOST_IMPORTS_S = 600.0
+"""What a process may have taken until it asks how old it is: where `/proc` says more, its clock is another one."""
+
+
+def process_began(stat: Path = Path("/proc/self/stat")) -> float:
+    """When this process began, by `time.monotonic`; where nobody says so, the least that it has worked ago."""
+    least = time.process_time()
+    try:
+        ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        age = least
+    return time.monotonic() - (age if least <= age <= MOST_IMPORTS_S else least)
 
 
 def of(out: Path) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -18,7 +19,6 @@ from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.figures import MEASURED
 from cuda_agent_backend.bench.request import Request, Wishes
 from cuda_agent_backend.bench.results import Facts, Identity, Results, wanted_again
-from sandbox.timing.turns import Turns
 from sandbox.verdict import OUT_OF_MEMORY
 
 MACHINE_LIMIT_S = 600.0
@@ -34,7 +34,7 @@ class Bench:
     """What to run. jobs: searches side by side. limit_s: seconds of each phase of a task. again: see `wanted_again`.
 
     begin_within_s: no task is begun later; those that were are finished, also where that takes a run alone for want of
-    memory, and the next run does the rest.
+    memory, and the next run does the rest. started: when that time began (`time.monotonic`), None for when tasks do.
     cache_dir: a kernel cache to use instead of one below `out` that begins empty.
     """
 
@@ -47,6 +47,7 @@ class Bench:
     cache_dir: Path | None = None
     again: str = ""
     begin_within_s: float = math.inf
+    started: float | None = None
 
 
 @dataclass(frozen=True)
@@ -122,24 +123,24 @@ def run(
     known = {task.name: results.done(task) for task in tasks}
     for before in filter(None, known.values()):
         known_before(before)
-    last_begin = time.monotonic() + bench.begin_within_s
+    started = time.monotonic() if bench.started is None else bench.started
+    last_begin = started + bench.begin_within_s
 
-    def work(task: TaskFile, turns: Turns, again: bool) -> Facts | None:
+    def work(task: TaskFile, phases: _Phases, again: bool) -> Facts | None:
         identity = results.identity_of(task)
         # What found no memory is run again however late it is: else nothing is known of it.
         until = math.inf if again else last_begin
-        found = _one(_request(bench, machine, task.path, cache), task, until, phases, turns)
+        found = _one(_request(bench, machine, task.path, cache), task, until, phases)
         if found is None or (again and found["status"] != MEASURED):
             return None
         return results.keep(task, found, identity)
 
-    phases = _Phases(bench, children, Admission(machine.free))
     # Enough threads that all jobs search while others measure or wait for it.
     with ThreadPoolExecutor(max_workers=2 * bench.jobs + 1) as threads:
         todo = [task for task in tasks if wanted_again(known[task.name], bench.again)]
         for number, jobs in enumerate((bench.jobs, *fewer_jobs(bench.jobs))):
-            turns = Turns(jobs, alone=bench.wishes.target == "cpu")
-            futures = [threads.submit(work, task, turns, again=number > 0) for task in todo]
+            phases = _Phases(bench, children, Admission(machine.free, jobs), threading.Lock())
+            futures = [threads.submit(work, task, phases, again=number > 0) for task in todo]
             try:
                 for future in as_completed(futures):
                     facts = future.result()
@@ -173,38 +174,50 @@ def _give_up(futures: Sequence[Future[Facts | None]], children: Children) -> Non
 
 @dataclass(frozen=True)
 class _Phases:
-    """Runs a phase once the device has room for its task."""
+    """Runs a phase once there is a place for it, and memory of the device for its task."""
 
     bench: Bench
     children: Children
     admission: Admission
+    sizing: threading.Lock
+    """One process finds out sizes, and has to import torch but once."""
 
-    def run(self, phase: str, request: Request, folder: Path, size: int) -> Facts | Failed:
-        with self.admission.hold(size):
-            return self.children.run(phase, request, folder, self.bench.limit_s)
+    def search(
+        self, request: Request, folder: Path, needed: int, last_begin: float
+    ) -> Facts | Failed | None:
+        """None where it is too late to begin it, once there is a place."""
+        with self.admission.hold(needed):
+            if time.monotonic() > last_begin:
+                return None
+            return self.children.run("search", request, folder, self.bench.limit_s)
+
+    def measure(self, request: Request, folder: Path, needed: int) -> Facts | Failed:
+        """Before any search that has not begun. On cpu compilers would disturb what is timed: none runs meanwhile."""
+        alone = self.bench.wishes.target == "cpu"
+        with self.admission.hold(needed, first=True, alone=alone):
+            return self.children.run("measure", request, folder, self.bench.limit_s)
 
     def needed(self, request: Request, folder: Path) -> int:
         """Bytes of the device; 0 where nobody counts them."""
         if not self.admission.counts:
             return 0
-        found = self.children.run("size", request, folder, self.bench.limit_s)
+        with self.sizing:
+            found = self.children.run("size", request, folder, self.bench.limit_s)
         return needed_bytes({} if isinstance(found, Failed) else found)
 
 
-def _one(
-    request: Request, task: TaskFile, last_begin: float, phases: _Phases, turns: Turns
-) -> Facts | None:
+def _one(request: Request, task: TaskFile, last_begin: float, phases: _Phases) -> Facts | None:
     """Both phases of one task; None where it is too late to begin it."""
     folder = phases.bench.out / "work" / task.name
-    with turns.compiling():
-        if time.monotonic() > last_begin:
-            return None
-        needed = phases.needed(request, folder)
-        searched = phases.run("search", request, folder, needed)
+    if time.monotonic() > last_begin:
+        return None
+    needed = phases.needed(request, folder)
+    searched = phases.search(request, folder, needed, last_begin)
+    if searched is None:
+        return None
     if isinstance(searched, Failed):
         return {**asdict(searched), "needed": needed}
-    with turns.device("measure") if turns.alone else turns.compiling():
-        measured = phases.run("measure", request, folder, needed)
+    measured = phases.measure(request, folder, needed)
     if isinstance(measured, Failed):
         return {**asdict(measured), "needed": needed, "search": searched}
     both = {"search": searched, "measure": measured}

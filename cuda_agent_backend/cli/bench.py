@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cuda_agent_backend.bench import run_times
 from cuda_agent_backend.bench.children import Children, Failed
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from cuda_agent_backend.bench.figures import task_figures
@@ -79,7 +83,8 @@ def _add_limits(parser: argparse.ArgumentParser, seconds: Callable[[str], float]
         type=seconds,
         default=math.inf,
         metavar="S",
-        help="begin no task later: finish what was begun, and leave the rest to the next run",
+        help="begin no task later than that after the command began: finish what was begun, and leave the rest to the "
+        "next run",
     )
     parser.add_argument(
         "--jobs",
@@ -113,7 +118,30 @@ def part(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace, settings: Settings) -> Result:
     """Run the tasks that are not done, and show all. Raises `CliError` where nothing can be run."""
-    from cuda_agent_backend.bench import report, run_times
+    with ended_as_by_an_interrupt():
+        return _run(args, settings)
+
+
+@contextmanager
+def ended_as_by_an_interrupt() -> Iterator[None]:
+    """SIGTERM ends what is within as Ctrl-C does: with the table of what is done. It does so once."""
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # others get no signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(args: argparse.Namespace, settings: Settings) -> Result:
+    from cuda_agent_backend.bench import report
     from cuda_agent_backend.bench.runner import run as run_tasks
 
     policy_arguments.check(args)
@@ -231,6 +259,7 @@ def plan(args: argparse.Namespace, wishes: Wishes, native_dir: Path, machine: Ma
         cache_dir=args.cache_dir,
         again=args.again,
         begin_within_s=args.begin_within,
+        started=run_times.process_began(),
     )
 
 

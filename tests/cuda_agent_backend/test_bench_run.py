@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 import signal
 import subprocess
 import sys
@@ -422,6 +423,48 @@ def test_a_run_that_may_begin_nothing_more_finishes_what_it_began(
     assert len(run_played(bench_of(tmp_path, jobs=1), tasks, Played())) == 3
 
 
+def test_the_time_in_which_tasks_are_begun_is_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look at the machine takes a minute, and whoever ends the command counts from its beginning."""
+    tasks, played = [task(tmp_path / "t" / "a.py")], Played()
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: 160.0))
+    limits = {"begin_within_s": 50.0, "started": 100.0}
+    assert run_played(bench_of(tmp_path, **limits), tasks, played) == [] and not played.ran
+    assert run_played(bench_of(tmp_path, begin_within_s=50.0), tasks, played)
+
+
+def test_a_command_knows_when_it_began(tmp_path: Path) -> None:
+    boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    ticks = os.sysconf("SC_CLK_TCK")
+    stat = tmp_path / "stat"
+
+    def began(seconds_ago: float) -> float:
+        """Seconds ago, by what `/proc` says."""
+        fields = ["S", *"0" * 18, str(int((boot - seconds_ago) * ticks))]
+        stat.write_text(f"7 (a) name) {' '.join(fields)}")
+        return time.monotonic() - run_times.process_began(stat)
+
+    least = time.process_time()
+    assert least + 5.0 <= began(least + 6.0) <= least + 66.0
+    for unlikely in (-1000.0, 100_000.0):
+        assert least <= began(unlikely) <= time.process_time() + 1.0
+    stat.write_text("nothing")
+    assert run_times.process_began(stat) <= time.monotonic()
+    assert run_times.process_began() <= time.monotonic()
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+def test_what_was_searched_is_measured_before_another_search_begins(
+    target: str, tmp_path: Path
+) -> None:
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in "abcde"]
+    played = Played(seconds=0.05)
+    run_played(bench_of(tmp_path, jobs=1, wishes=replace(WISHES, target=target)), tasks, played)
+    searched = [ran.removeprefix("search ") for ran in played.ran[::2]]
+    assert played.ran[1::2] == [f"measure {name}" for name in searched]
+
+
 class Crowded(Played):
     """Device memory is full until all tasks but the large ones were searched. `worse`: what then still fails."""
 
@@ -607,7 +650,9 @@ def test_a_run_from_end_to_end(folder: Path, tmp_path: Path) -> None:
     assert json.loads((out / "bench.json").read_text())["runs"] == found["runs"]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]
+)
 def test_a_command_that_ends_early_ends_its_children(
     folder: Path, tmp_path: Path, number: int, status: int
 ) -> None:
@@ -631,6 +676,7 @@ time.sleep(600)
         time.sleep(0.1)
     process.send_signal(number)
     assert process.wait(60) == status
+    assert (tmp_path / "out" / "bench.json").exists() == (number != signal.SIGKILL)
     assert _ended(int((tmp_path / "pid").read_text()))
 
 
