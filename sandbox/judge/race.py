@@ -195,7 +195,7 @@ class Race:
 
     @property
     def _aside(self) -> Aside | None:
-        """In a frugal session the baseline's process makes room for what is compared between two calls."""
+        """In a frugal session the baseline's process makes room for what is too large to wait for its comparison."""
         return self._without_baseline if self.session.frugal else None
 
     def _without_baseline(self, inputs: InputSet, compare: Callable[[], None]) -> Trouble | None:

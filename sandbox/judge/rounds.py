@@ -174,12 +174,20 @@ class Stopwatch:
         wall: bool = True,
     ) -> Record | Trouble:
         """Rounds until the effort is spent, or `stop` says so; it is asked at the least number of rounds and at each
-        doubling of it, at no cost to the effort. Without `wall`, on cuda, only the device's time is taken: half of the
-        calls."""
+        doubling of it. Neither that nor `after` costs of the effort. Without `wall`, on cuda, only the device's time is
+        taken: half of the calls."""
         record, deadline = Record(), time.monotonic() + effort.seconds
         look = effort.min_rounds
+
+        def free(contestant: Contestant, inputs: InputSet, clock: Clock) -> Trouble | None:
+            nonlocal deadline
+            asked = time.monotonic()
+            trouble = after(contestant, inputs, clock) if after else None
+            deadline += time.monotonic() - asked
+            return trouble
+
         for number in range(effort.max_rounds):
-            results = self.round(contestants, number, after, wall)
+            results = self.round(contestants, number, free if after else None, wall)
             if not isinstance(results, dict):
                 return results
             record.add(results)

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.fingerprint import fingerprints
@@ -39,6 +39,9 @@ BY_WALL = 0.5
 HELD_BYTES = 1 << 30
 """Inputs and outputs that may wait for their comparison, which follows the race, as it needs no device of its own. On
 cuda inputs are drawn again for it."""
+KEPT_BYTES, KEPT_LOOKS = 4 << 30, 16
+"""Where there is an `Aside`, copies of outputs wait in memory of the host for their comparison, if those of so many
+looks take no more than that: what is compared at once keeps others from the device for as long."""
 SETTLE_SECONDS = 0.005
 """Lets threads of this process, which spin a while after their work, go to sleep."""
 
@@ -55,12 +58,19 @@ class _Taken:
     held: list[int] | None
     """Fingerprints by that seed of what the candidate's inputs held after the call; None where it cannot write them."""
 
+    @property
+    def bytes(self) -> int:
+        """What it keeps until it is compared."""
+        outputs = sum(tensor.numel() * tensor.itemsize for tensor in self.outputs)
+        return self.inputs.held_bytes + outputs
+
 
 class SpotCheck:
     """Of one race. `wrong` is what was found, `checked` how many calls were compared, `checked_by` by what clock."""
 
     def __init__(self, session: Session, first_rounds: int, aside: Aside | None = None) -> None:
-        """aside: makes room for a comparison, which then follows each call that is looked at."""
+        """aside: makes room for a comparison of outputs that are too large to wait, which then follows the call that is
+        looked at. Those that can wait are in memory of the host."""
         self._session, self._aside = session, aside
         self._random = secrets.SystemRandom()
         self._share = FIRST / max(1, first_rounds)
@@ -85,7 +95,7 @@ class SpotCheck:
     def take(
         self, worker: WorkerProcess, inputs: InputSet, clock: Clock = "device"
     ) -> Trouble | None:
-        """Take the outputs of the last call. They are compared later, while nothing is timed."""
+        """Take the outputs of the last call. They are compared later, while nothing is timed, or else at once."""
         outputs = self._session.fetch(worker)
         if isinstance(outputs, str):
             return Failed("fetch", outputs)
@@ -100,10 +110,16 @@ class SpotCheck:
         if not (held is None or isinstance(held, list)):
             return held
         one = _Taken(worker, clock, inputs.moment(), outputs, seed, held)
-        if self._aside is not None:
+        if self._aside is None:
+            self._keep(one)
+        elif self._can_wait(one):  # what was fetched is where the next outputs will be
+            self._keep(replace(one, outputs=[tensor.clone() for tensor in outputs]))
+        else:
             return self._aside(inputs, lambda: self._compare_at_once(one))
-        self._keep(one)
         return None
+
+    def _can_wait(self, one: _Taken) -> bool:
+        return max(KEPT_LOOKS * one.bytes, self._held + one.bytes) <= KEPT_BYTES
 
     def _compare_at_once(self, one: _Taken) -> None:
         """The outputs are not there for another time; what there was no memory for stays untold."""
@@ -116,7 +132,7 @@ class SpotCheck:
     def look(self) -> None:
         """Between rounds: compare what was taken, once it is much. The next look is at twice as many rounds."""
         self._share = LATER / max(1, self._runs)
-        if self._held > HELD_BYTES:
+        if self._aside is None and self._held > HELD_BYTES:
             self.compare()
             time.sleep(SETTLE_SECONDS)
 
@@ -130,6 +146,8 @@ class SpotCheck:
         taken, self._fetched, self._held = self._fetched, [], 0
         for one in taken:
             found = self._compare(one)
+            if self._aside is not None:  # the device's memory has room for one set of inputs
+                self._session.release()
             if not isinstance(self.wrong, Wrong):
                 self.wrong = found or self.wrong
             if isinstance(found, Failed) and lacks_memory(found):
@@ -139,8 +157,7 @@ class SpotCheck:
 
     def _keep(self, one: _Taken) -> None:
         self._fetched.append(one)
-        self._held += one.inputs.held_bytes
-        self._held += sum(tensor.numel() * tensor.itemsize for tensor in one.outputs)
+        self._held += one.bytes
 
     def _compare(self, one: _Taken) -> Wrong | Failed | None:
         import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,17 +24,19 @@ from sandbox.accuracy import inputs as drawing
 from sandbox.accuracy.perturb_inputs import CHUNK, _roll
 from sandbox.failures import Failed, NoMemory, Refused
 from sandbox.isolation.mechanisms import Isolation
-from sandbox.judge import Judge, checks, input_sets
+from sandbox.judge import Judge, checks, input_sets, spot_check
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.race import count_of_sets
 from sandbox.judge.rounds import Effort
 from sandbox.judge.session import Session
 from sandbox.judge.settings import JudgeSettings, Timeouts
+from sandbox.judge.spot_check import SpotCheck
 from sandbox.judge.verify import Checked, check_candidate
 from sandbox.memory.device import Room, Unlimited
 from sandbox.memory.footprint import FRUGAL_BYTES
 from sandbox.memory.leases import SPARE_BYTES, Leases
 from sandbox.task.specs import TensorSpec
+from sandbox.timing.device_lock import DeviceLock
 from sandbox.timing.machine import Ceilings, ceilings_bytes
 from sandbox.verdict import Correct, Wrong, lacks_memory
 from sandbox.workers import loop
@@ -98,10 +101,26 @@ def test_outputs_that_are_positions_are_checked(frugal: Judge) -> None:
     assert isinstance(wrong, Wrong) and "output 1" in wrong.how_much
 
 
-def test_a_judgement_looks_at_outputs_of_timed_runs_at_once(
-    frugal: Judge, leases: Leases, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(params=["at once", "later"])
+def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """When outputs of timed runs are compared: those that are too large to wait, or others."""
+    if request.param == "at once":
+        monkeypatch.setattr(spot_check, "KEPT_BYTES", 0)
+    return str(request.param)
+
+
+def test_a_judgement_looks_at_outputs_of_timed_runs(
+    frugal: Judge, leases: Leases, looks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = list[str]()
+    seen, alone = list[str](), list[bool]()
+    compare = SpotCheck._compare
+
+    def compared(check: SpotCheck, one: Any) -> Any:
+        alone.append(getattr(frugal.device.lock._thread, "held", None) == fcntl.LOCK_EX)
+        return compare(check, one)
+
+    monkeypatch.setattr(SpotCheck, "_compare", compared)
+    monkeypatch.setattr(frugal.device, "lock", DeviceLock(tmp_lock(leases)))
     check = check_candidate
 
     def checked(*arguments: Any) -> Checked:
@@ -111,11 +130,20 @@ def test_a_judgement_looks_at_outputs_of_timed_runs_at_once(
     monkeypatch.setattr(checks, "check_candidate", checked)
     found = frugal.judge(TASK, silu_candidate(TASK), effort=SHORT)
     assert found.status in ("wins", "too_slow", "noisy"), found.reason
-    assert found.evidence["checked_runs"] >= 1
+    assert len(alone) == found.evidence["checked_runs"] >= 1
+    assert set(alone) == {looks == "at once"}, (
+        "others have the device while what can wait is compared"
+    )
     assert seen == ["race"] and leases.known() == []
 
 
-def test_a_kernel_that_is_wrong_only_when_timed_is_caught(frugal: Judge) -> None:
+def tmp_lock(leases: Leases) -> Path:
+    """Beside the leases."""
+    assert leases.folder is not None
+    return leases.folder.with_name("lock")
+
+
+def test_a_kernel_that_is_wrong_only_when_timed_is_caught(frugal: Judge, looks: str) -> None:
     counting = "static long calls = 0; static const long least = 40;\nextern"
     change = {
         "before": f"extern => {counting}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from judge_kit import spec
 
 from sandbox.failures import Crashed
+from sandbox.judge import rounds
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.rounds import Contestant, Effort, Record, RunTime, Stopwatch
 from sandbox.timing import cold_cache as coldcache
@@ -86,6 +88,26 @@ def test_time_ends_it_but_not_before_the_least_number_of_rounds() -> None:
     record = Stopwatch(sets(), 1.0, 1).rounds(field(FakeWorker()), Effort(6, 100, 0.0))
     assert isinstance(record, Record)
     assert len(record.wall["a"]) == 6
+
+
+def test_what_looking_at_outputs_takes_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0, sleep=lambda _: None)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(rounds, "time", clock)
+
+    class Slow(FakeWorker):
+        def run(self, *given: Any) -> CallTime:
+            clock.now += 1.0
+            return super().run(*given)
+
+    def look(*_: Any) -> None:
+        clock.now += 100.0
+
+    for after in (None, look):
+        clock.now = 0.0
+        watch = Stopwatch(sets(), 1.0, 1)
+        record = watch.rounds(field(Slow()), Effort(2, 100, 9.0), after=after)
+        assert isinstance(record, Record) and len(record.wall["a"]) == 5
 
 
 def test_rounds_without_wall_times_have_the_device_s_alone() -> None:

@@ -32,6 +32,7 @@ class Candidate:
         self.output: Any = [RIGHT.clone()]
         self.fetched = 0
         self.fails = False
+        self.released = 0
         self.inputs = list[torch.Tensor]()
         """What the worker holds, on a device."""
 
@@ -46,6 +47,9 @@ class Candidate:
         if self.fails:
             return Failed("oracle", "no memory")
         return Reference([RIGHT], [RIGHT.double()])
+
+    def release(self) -> None:
+        self.released += 1
 
     def compare(self, comparison: Comparison, draw: Draw) -> None:
         comparison.add(draw)
@@ -102,6 +106,36 @@ def test_what_is_compared_waits_for_the_end_unless_it_is_much(
     check.take(WORKER, INPUTS)
     check.look()
     assert check.checked == 2
+
+
+def test_outputs_that_can_wait_are_copied_and_larger_ones_are_compared_at_once(
+    mine: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spotcheck, "KEPT_BYTES", 2 * RIGHT.nbytes)
+    monkeypatch.setattr(spotcheck, "KEPT_LOOKS", 2)
+    made_room, inputs = list[int](), INPUTS
+
+    def aside(given: InputSet, compare: Callable[[], None]) -> None:
+        made_room.append(check.checked)
+        compare()
+
+    check = SpotCheck(cast("Session", mine), 12, aside)
+    for _ in range(2):
+        check.take(WORKER, inputs)
+        mine.output[0].zero_()  # the next outputs are written where these were
+        mine.output = [RIGHT.clone()]
+    check.look()
+    assert not made_room and check.checked == 0
+    check.take(WORKER, inputs)
+    assert made_room == [0] and check.checked == 1, "there is no room for a third"
+    check.compare()
+    assert check.checked == 3 and check.wrong is None and mine.released == 3
+    check.take(WORKER, inputs)
+    monkeypatch.setattr(spotcheck, "KEPT_LOOKS", 3)
+    check.compare()
+    mine.output = [RIGHT + 1]
+    check.take(WORKER, inputs)
+    assert made_room == [0, 4] and isinstance(check.wrong, Wrong)
 
 
 def test_who_begins_to_cheat_later_is_caught(mine: Candidate) -> None:
