@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -165,18 +165,18 @@ class Planner:
             value = node.meta["val"]
             small = hasattr(value, "dtype") and _bytes(node) * WHOLE_SHARE <= self.budget
             if node.op == "call_function" and small and large:
-                shape = shape_of(node)
-                dims = [d for d in range(len(shape)) if shape[d] > 1 and _rule(node, Span(d, 1))]
-                plans = {d: self._held(self._plan([(node, Span(d, 1))])) for d in dims[:MOST_DIMS]}
-                best = min(plans, key=lambda d: (plans[d], d), default=None)
+                every = range(len(shape_of(node)))
+                dims = outermost_first(node, [d for d in every if _rule(node, Span(d, 1))])
+                plans = {d: self._held(self._plan([(node, Span(d, 1))])) for d in dims}
+                best = self._first_that_fits(plans)
                 if best is not None and plans[best] < self._held(self._plan([(node, None)])):
                     self._collected[node] = node, Span(best, 1)
             self._known.clear()  # plans that were made meanwhile
         return self._collected[node]
 
     def _best_dim(self, node: torch.fx.Node, dims: Sequence[int]) -> int | None:
-        """The dimension by which least is held; None where it is no less than without one."""
-        shape = shape_of(node)
+        """The outermost dimension whose slices fit the budget, or that by which least is held; None where that is no
+        less than without one."""
 
         def held(dim: int | None) -> int:
             return self._held(self.plan([(node, None if dim is None else Span(dim, 1))]))
@@ -184,13 +184,27 @@ class Planner:
         whole = held(None)
         if whole <= self.budget:
             return None
-        tried: list[int | None] = [d for d in dims if shape[d] > 1]
-        return min([*tried[:MOST_DIMS], None], key=lambda dim: whole if dim is None else held(dim))
+        plans = {dim: held(dim) for dim in outermost_first(node, dims)}
+        best = self._first_that_fits(plans)
+        return best if best is not None and plans[best] < whole else None
+
+    def _first_that_fits(self, plans: Mapping[int, int]) -> int | None:
+        """Of dimensions in their order with what is held by each, the first that fits the budget: slices along an outer
+        one lie together in memory. Where none fits, the one by which least is held; None without any."""
+        fits = (dim for dim, held in plans.items() if held <= self.budget)
+        return next(fits, min(plans, key=lambda dim: plans[dim], default=None))
 
     def _held(self, planned: Pass) -> int:
         before = [self._held(self.plan([source])) for _, source in planned.gathered]
         slices = planned.kept_bytes + planned.slice_bytes * self.at_once(planned)
         return max(planned.whole_bytes, slices, *before, 0)
+
+
+def outermost_first(node: torch.fx.Node, dims: Iterable[int]) -> list[int]:
+    """Of a value's dimensions those that are tried, as they lie in memory."""
+    shape, strides = shape_of(node), node.meta["val"].stride()
+    cut = [dim for dim in dims if shape[dim] > 1]
+    return sorted(cut, key=lambda dim: -strides[dim])[:MOST_DIMS]
 
 
 def _rule(node: torch.fx.Node, span: Span) -> Rule | None:

@@ -168,6 +168,25 @@ def test_what_has_rules_is_cut(name: str) -> None:
     assert SlicedOracle(module, BUDGET).held_bytes < SlicedOracle(module, 1 << 40).held_bytes
 
 
+@pytest.mark.parametrize(
+    ("shape", "call", "wanted"),
+    [
+        ((40, 10, 9), torch.sin, 0),
+        ((40, 10, 9), lambda x: aten.permute.default(torch.sin(x), [2, 1, 0]), 2),
+        ((40, 10, 9), lambda x: softmax(x.sin().transpose(0, 2)), 1),
+        ((4, 20, 30), torch.sin, 1),
+        ((40, 300, 3), torch.sin, 1),
+    ],
+    ids=["rows", "columns of a transpose", "not along what is needed whole", "few", "long rows"],
+)
+def test_it_is_cut_along_the_outermost_dimension_whose_slices_fit(
+    shape: tuple[int, ...], call: Callable[[torch.Tensor], torch.Tensor], wanted: int
+) -> None:
+    """By another one a slice is many pieces of memory, and what is copied for it takes many times as long."""
+    oracle = SlicedOracle(graph_of(call, torch.randn(shape)), 2 * BUDGET)
+    assert oracle.dims == [wanted]
+
+
 def test_outputs_that_are_not_wanted_are_not_computed() -> None:
     call, inputs = CASES["top"]
     oracle = SlicedOracle(graph_of(call, *inputs), BUDGET, without={1})
