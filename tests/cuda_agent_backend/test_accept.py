@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.acceptance import accuracy, speed
+from cuda_agent_backend.acceptance import inputs as acceptance_inputs
 from cuda_agent_backend.acceptance.accuracy import less_accurate
 from cuda_agent_backend.acceptance.digests import kernel_set_digest
 from cuda_agent_backend.acceptance.inputs import scale_weights, vary
@@ -163,6 +164,21 @@ def test_dummies_of_which_nothing_comes_are_not_timed_on(tmp_path: Path) -> None
     trial = trial_of(whole, tmp_path / "zeros")
     assert not trial.on_real_inputs and len(trial.grounds) == 2
     assert trial.timed is trial.grounds[0].inputs
+
+
+def test_outputs_are_looked_at_in_parts_that_hold_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acceptance_inputs, "CHUNK", 3)
+    nan = float("nan")
+    late = torch.full((5, 4), nan)
+    late[2, 1] = late[4, 0] = 7.0
+    for laid_out in (late, late.t(), late[:, :3], late.expand(2, 5, 4)):
+        assert not vary([laid_out])
+    late[3, 2] = 8.0
+    for laid_out in (late, late.t(), late[:, :3], late.expand(2, 5, 4)):
+        assert vary([laid_out])
+    assert not vary([late[:, :2]])
 
 
 def test_whether_outputs_vary() -> None:
