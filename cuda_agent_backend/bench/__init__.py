@@ -6,7 +6,8 @@ A task file is a Python file with ``class Model(nn.Module)``, ``get_inputs()`` a
 2. `runner` has each task searched and then measured. By what `sizes` says of a task before it begins, `admission` lets
    as many run together as the device has memory for. `children` starts a process for that, and `child` is what the
    process runs: `built_task` makes the model, `measurement` measures it, `floor` says what the machine would allow,
-   `in_pieces` computes a large task's oracle in slices, `memory` says how much of the device a phase held.
+   `in_pieces` computes a large task's oracle in slices, and `positions` says which outputs hold some, both by the graph
+   that `traced` gives; `memory` says how much of the device a phase held.
 3. `results` keeps what came of each task, and `run_times` how long the runs took.
 4. `figures` are pure functions from there to a summary, which `report` and `plots` show.
 """

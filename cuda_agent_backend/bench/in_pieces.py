@@ -7,13 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch._inductor.decomposition import select_decomp_table
-from torch.func import functional_call, functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch import nn
 
-from cuda_agent_backend.tools.model_oracle import tensors
+from cuda_agent_backend.bench.traced import given_of, traced
 from sandbox.accuracy.pieces import Piece
 from sandbox.accuracy.sliced_oracle import SlicedOracle
 from sandbox.memory.footprint import FRUGAL_BYTES, STEP_BYTES, slice_bytes
@@ -23,10 +19,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OracleInPieces:
-    """Of one model. places: of its inputs, those that are tensors."""
+    """Of one model."""
 
     model: nn.Module
-    places: Sequence[int]
     sliced: SlicedOracle
     moved: int
     """Bytes of inputs, weights and outputs."""
@@ -40,8 +35,7 @@ class OracleInPieces:
 
     def pieces(self, inputs: Sequence[Any]) -> Iterator[Piece]:
         """The outputs for these inputs. Raises whatever torch raises, torch.OutOfMemoryError among it."""
-        given = [inputs[place] for place in self.places]
-        return self.sliced.pieces([*_weights(self.model).values(), *given])
+        return self.sliced.pieces(given_of(self.model, inputs))
 
 
 def oracle_in_pieces(
@@ -49,33 +43,15 @@ def oracle_in_pieces(
 ) -> OracleInPieces | None:
     """What computes it, without gradients; None for a task of fewer bytes of inputs, weights and outputs, and where no
     graph can be had of the model, as where what it does depends on values: its oracle is whole then."""
-    weights = _weights(model)
-    places = [place for place, value in enumerate(inputs) if isinstance(value, Tensor)]
-    names, given = list(weights), [*weights.values(), *(inputs[place] for place in places)]
-
-    def call(*values: Tensor) -> tuple[Tensor, ...]:
-        all_inputs = list(inputs)
-        for place, value in zip(places, values[len(names) :], strict=True):
-            all_inputs[place] = value
-        state = dict(zip(names, values, strict=False))
-        return tuple(tensors(functional_call(model, state, tuple(all_inputs))))
-
     try:
-        with torch.no_grad():
-            pure = functionalize(call, remove="mutations")
-            module = make_fx(pure, select_decomp_table(), tracing_mode="fake")(*given)
+        module = traced(model, inputs)
         end = module.graph.find_nodes(op="output")[0]
         outputs = [node.meta["val"] for node in end.args[0]]
-        moved = sum(tensor.nbytes for tensor in (*given, *outputs))
+        moved = sum(tensor.nbytes for tensor in (*given_of(model, inputs), *outputs))
         if moved < least_bytes:
             return None
         sliced, made = SlicedOracle(module, slice_bytes(moved)), sum(x.nbytes for x in outputs)
-        return OracleInPieces(model, places, sliced, moved, made)
+        return OracleInPieces(model, sliced, moved, made)
     except Exception as error:
         log.warning("the oracle is computed whole: %s: %s", type(error).__name__, error)
         return None
-
-
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {name: tensor.detach() for name, tensor in named.items()}

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cuda_agent_backend.bench.built_task import BuiltTask
 from cuda_agent_backend.bench.floor import Floor, floor_of, lookups, unique_bytes, weights
 from cuda_agent_backend.bench.in_pieces import OracleInPieces, oracle_in_pieces
+from cuda_agent_backend.bench.positions import Positions
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.partition.report import HIT
 from cuda_agent_backend.runtime.clocks import Clock, Samples, clock_of, sample_rounds
@@ -23,6 +24,7 @@ from cuda_agent_backend.runtime.inductor_timing import compiling
 from cuda_agent_backend.tools.model_oracle import oracle, tensors
 from sandbox.accuracy.nearby import several, while_there_is_room
 from sandbox.accuracy.pieces import Piece
+from sandbox.accuracy.positions import PositionCheck
 from sandbox.accuracy.report import AccuracyReport
 from sandbox.accuracy.rule import Comparison, Draw, Nearby, compare
 from sandbox.timing.decision import INTERIM_CONFIDENCE, control, interval, ratios
@@ -83,6 +85,7 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     with torch.no_grad(), compiling(lock, wishes.target):
         contestants = compile_all(task, inputs, request)
     sliced = oracle_in_pieces(task.model, inputs) if wishes.target == "cuda" else None
+    positions = Positions(task.model)
     if sliced is not None:
         inputs = ()  # one set of inputs is there at a time
     needed = sliced.held_bytes if sliced is not None else 0
@@ -91,7 +94,7 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
         for draw in range(DRAWS):
             with torch.no_grad(), lock.shared():
                 drawn = task.draw(wishes.seed + draw)
-                draws.append(check(task, contestants.calls, drawn, sliced))
+                draws.append(check(task, contestants.calls, drawn, sliced, positions))
                 del drawn
         if sliced is not None:
             with lock.shared():
@@ -165,10 +168,13 @@ def check(
     calls: Mapping[str, Call],
     inputs: Sequence[Any],
     sliced: OracleInPieces | None = None,
+    positions: Positions | None = None,
 ) -> DrawCheck:
-    """Our outputs on one draw of inputs against eager's, Inductor's and the oracle's. sliced: of a large task."""
+    """Our outputs on one draw of inputs against eager's, Inductor's and the oracle's. sliced: of a large task.
+    positions: of the task's model, which are known from draw to draw."""
+    positions = positions or Positions(task.model)
     if sliced is not None:
-        return check_in_pieces(calls, inputs, sliced)
+        return check_in_pieces(calls, inputs, sliced, positions)
     ours, eager, plain = (_copied(calls[name](*inputs)) for name in (OURS, EAGER, INDUCTOR))
     wrong = mismatch(ours, eager)
     if wrong:
@@ -178,17 +184,23 @@ def check(
         ours, eager, plain = (
             [t.to(exact[0].device) for t in each] for each in (ours, eager, plain)
         )
-    return accuracy_of(ours, eager, plain, exact, lambda: _nearby(task, calls[EAGER], inputs))
+    places = positions.checks(inputs, ours)
+    return accuracy_of(
+        ours, eager, plain, exact, lambda: _nearby(task, calls[EAGER], inputs), places
+    )
 
 
 def check_in_pieces(
-    calls: Mapping[str, Call], inputs: Sequence[Any], sliced: OracleInPieces
+    calls: Mapping[str, Call],
+    inputs: Sequence[Any],
+    sliced: OracleInPieces,
+    positions: Positions,
 ) -> DrawCheck:
     """The same rule as `accuracy_of`: what ours is held against is made when it is needed, and given up after it."""
 
     def against(name: str) -> Comparison:
         made, others = Comparison(), tensors(calls[name](*inputs))
-        made.add(Draw(ours, others, [], pieces=lambda: sliced.pieces(inputs)))
+        made.add(Draw(ours, others, [], places, pieces=lambda: sliced.pieces(inputs)))
         return made
 
     def nearby() -> Iterator[tuple[list[Tensor], Iterator[Piece]]]:
@@ -201,6 +213,7 @@ def check_in_pieces(
     wrong = mismatch(ours, tensors(calls[EAGER](*inputs)))
     if wrong:
         return DrawCheck(wrong, False, 0.0)
+    places = positions.checks(inputs, ours)
     report = against(EAGER).report()
     if report.passes:
         return DrawCheck("", False, report.error_ratio, report)
@@ -227,14 +240,15 @@ def accuracy_of(
     plain: Sequence[Tensor],
     exact: Sequence[Tensor],
     nearby: Nearby | None = None,
+    positions: Mapping[int, PositionCheck] | None = None,
 ) -> DrawCheck:
     """The rule: eager's error is the yardstick, or Inductor's where Inductor itself is beyond eager's."""
-    report = compare(ours, eager, exact)
+    report = compare(ours, eager, exact, positions)
     if report.passes:
         return DrawCheck("", False, report.error_ratio, report)
-    if not mismatch(ours, plain) and compare(ours, plain, exact).passes:
+    if not mismatch(ours, plain) and compare(ours, plain, exact, positions).passes:
         return DrawCheck("", True, report.error_ratio, report)
-    report = compare(ours, eager, exact, nearby=nearby)
+    report = compare(ours, eager, exact, positions, nearby)
     return DrawCheck(report.reason, False, report.error_ratio, report)
 
 

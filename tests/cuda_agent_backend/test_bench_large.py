@@ -153,6 +153,44 @@ def test_the_check_of_a_large_task_holds_little_more_than_inputs_and_outputs_twi
     assert parts < given + 2 * outputs + 0.2 * (given + outputs)
 
 
+class Largest(nn.Module):
+    """The three largest of each row of whole numbers, and the place of the largest of what is computed of them."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        values, places = torch.topk(x, 3, dim=1)
+        return values, places, torch.argmax(x * 0.5, dim=1)
+
+
+def largest(change: Callable[[Tensor], Tensor]) -> Any:
+    """As the model, but that of equal values it takes others: those that come first in the rows the other way round."""
+
+    def call(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        count = x.shape[1]
+        values, places = torch.topk(x.flip(1), 3, dim=1)
+        first = torch.argmax(x.flip(1), dim=1)
+        return values, change(count - 1 - places), change(count - 1 - first)
+
+    return call
+
+
+@pytest.mark.parametrize("pieces", [True, False], ids=["pieces", "whole"])
+@pytest.mark.parametrize(
+    ("change", "wrong"), [(same, False), (lambda x: (x + 1) % 40, True)], ids=["tie", "wrong"]
+)
+def test_of_equal_values_any_place_is_right(
+    pieces: bool, change: Callable[[Tensor], Tensor], wrong: bool
+) -> None:
+    inputs = (torch.randint(0, 9, (50, 40)).float(),)
+    model = Largest()
+    calls: dict[str, Any] = {EAGER: model, INDUCTOR: model, OURS: largest(change)}
+    assert not torch.equal(model(*inputs)[1], calls[OURS](*inputs)[1])
+    made = BuiltTask(model, lambda seed: inputs, lambda: model)
+    sliced = oracle_in_pieces(model, inputs, least_bytes=0) if pieces else None
+    with torch.no_grad():
+        found = check(made, calls, inputs, sliced)
+    assert bool(found.wrong) == wrong and ("output 1" in found.wrong) == wrong, found.wrong
+
+
 class Device:
     """One of which nothing is used."""
 
