@@ -28,13 +28,19 @@ from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition.report import GraphReport
 from cuda_agent_backend.runtime.kernels import Kernels
 from cuda_agent_backend.runtime.machine import arch_of, precision_flags, toolchain_of
-from cuda_agent_backend.runtime.replayable import aot_static_inputs, may_replay, replay_is_wanted
+from cuda_agent_backend.runtime.replayable import (
+    aot_static_inputs,
+    copied_bytes,
+    may_replay,
+    replay_is_wanted,
+)
 from cuda_agent_backend.search.budget import LEAST_SEARCH_S
 from cuda_agent_backend.search.deadline import Deadline
 from cuda_agent_backend.search.process_budget import PROCESS
 from cuda_agent_backend.search.protocol import Searcher
 from cuda_agent_backend.sources import source_digest
 from sandbox.failures import why_passing
+from sandbox.memory.footprint import FRUGAL_BYTES
 
 OP_ABI = 1
 """Changes with the schemas or the meaning of the operators `cuda_agent::run_n_m`."""
@@ -176,7 +182,10 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         if self.nested or not self.replayable or not replay_is_wanted(self.options):
             return None
         static_inputs = aot_static_inputs() if self._static_inputs is None else self._static_inputs
-        return static_inputs if static_inputs is not None and may_replay(graph) else None
+        if static_inputs is None or not may_replay(graph):
+            return None
+        # Each replay would copy them, which takes longer than launches do, and hold a copy.
+        return None if copied_bytes(graph, static_inputs) >= FRUGAL_BYTES else static_inputs
 
     def note_split(self, parts: Split) -> None:
         """Put the values that are kept of the weights behind what the graph is first called with. Never raises."""

@@ -69,6 +69,14 @@ def may_replay(graph: Graph) -> bool:
     return one and launches + min(fused, launches + 1) >= LEAST_LAUNCHES
 
 
+def copied_bytes(graph: Graph, static_inputs: Sequence[int]) -> int:
+    """Of the inputs that a replay copies to where the recording has them: all but parameters, which stay where they
+    are."""
+    inputs = enumerate(graph.find_nodes(op="placeholder"))
+    moving = [value for n, node in inputs if n not in static_inputs for value in _values(node)]
+    return sum(value.nbytes for value in moving if isinstance(value, Tensor))
+
+
 def _known(node: Node) -> bool:
     if node.op in ("placeholder", "get_attr") or node.target is operator.getitem:
         return True

@@ -37,6 +37,7 @@ from cuda_agent_backend.runtime.cuda_graph import CudaGraphCall
 from cuda_agent_backend.runtime.graph_capture import Unrecordable, give_back, own_stream
 from cuda_agent_backend.runtime.machine import all_flags
 from cuda_agent_backend.runtime.replayable import (
+    copied_bytes,
     dynamo_graph_name,
     dynamo_static_inputs,
     may_replay,
@@ -44,6 +45,7 @@ from cuda_agent_backend.runtime.replayable import (
 from cuda_agent_backend.tools import capture as capturing
 from cuda_agent_backend.tools.capture import capture
 from kernel_cache import KernelCache
+from sandbox.memory.footprint import FRUGAL_BYTES
 from sandbox.task.task import Task
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -356,6 +358,23 @@ def test_graphs_that_do_the_same_each_time_in_several_launches(
     call: Callable[..., Any], wanted: bool
 ) -> None:
     assert may_replay(of_cuda(call, (8, 8), (8, 8))) is wanted
+
+
+def test_inputs_beside_parameters_are_what_a_replay_copies() -> None:
+    graph = of_cuda(several, (8, 8), (8, 8))
+    assert [copied_bytes(graph, static) for static in ((), (1,), (0, 1))] == [512, 256, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"), [(FRUGAL_BYTES // 32 - 1, (1,)), (FRUGAL_BYTES // 32, None)]
+)
+def test_what_takes_longer_to_copy_than_to_launch_is_not_replayed(
+    rows: int, wanted: tuple[int, ...] | None, tmp_path: Path
+) -> None:
+    wishes = kit.options_in(tmp_path, acceptance="measure", cudagraphs=True)
+    made = hook.KernelPass(wishes, kit.open_kernels(wishes.cache_dir), static_inputs=(1,))  # type: ignore[arg-type]
+    graph = of_cuda(several, (rows, 8), (8, 8))
+    assert made._static_inputs_to_replay(graph) == wanted
 
 
 def test_graphs_on_the_host_are_not_replayed() -> None:
