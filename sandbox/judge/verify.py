@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from sandbox.workers.supervisor import CallTime, WorkerProcess
 if TYPE_CHECKING:
     import torch
 
+Turn = Callable[[], AbstractContextManager[None]]
 POISONS = (0xFF, 0x33)
 """Bytes that outputs and temporaries hold before a run: NaN, and a small positive number."""
 CALLS = 2
@@ -58,12 +60,21 @@ def check_candidate(
     worker: WorkerProcess,
     check: Check,
     recorded: Sequence[Sequence[torch.Tensor]],
+    turn: Turn = nullcontext,
 ) -> Checked:
-    """Check the candidate that `worker` has loaded. `Correct` carries the worst report of all."""
+    """Check the candidate that `worker` has loaded. `Correct` carries the worst report of all.
+
+    turn: in which draws that are pooled are looked at; the next ones may have another, so that nobody waits for all.
+
+    In a frugal session the worker gives up the inputs of races before it, and those of the check after it.
+    """
+    if session.frugal:
+        session.shed(worker)  # what goes wrong comes up again when it is asked next
     try:
-        return _checked(session, worker, check, recorded)
+        return _checked(session, worker, check, recorded, turn)
     finally:  # not after each draw: the next one needs the memory again, and a device is slow to take it back
         if session.frugal:
+            session.shed(worker)
             session.release()
 
 
@@ -72,12 +83,14 @@ def _checked(
     worker: WorkerProcess,
     check: Check,
     recorded: Sequence[Sequence[torch.Tensor]],
+    turn: Turn,
 ) -> Checked:
     draws: list[dict[str, Any]] = []
     worst: AccuracyReport | None = None
     for sources in _plan(session, check, recorded):
         session.timeouts.go_on()
-        report = _check_group(session, worker, check, sources, len(draws))
+        with turn():
+            report = _check_group(session, worker, check, sources, len(draws))
         draws.append({"sources": [source.to_dict() for source in sources]})
         if not isinstance(report, AccuracyReport):
             return Checked(report, draws)

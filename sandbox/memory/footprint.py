@@ -120,9 +120,9 @@ class Footprint:
             case "race":  # with the check before it
                 return max(self._baseline + self._candidate, check)
             case "acceptance":
-                # Outputs of the graph with kernels, and of eager or of plain Inductor.
+                # Random inputs and real ones; outputs of the graph with kernels, and of eager or of plain Inductor.
                 more = max(self.oracle + STEP_BYTES, self.eager - self.outputs)
-                return self.inputs + 2 * self.outputs + more
+                return 2 * self.moved + more
 
     def _plain(self, phase: Phase) -> int:
         sets, runs = TIMED_SETS * self.inputs, KEPT_RUNS * self.outputs
