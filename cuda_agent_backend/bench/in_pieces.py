@@ -12,7 +12,7 @@ from torch import nn
 from cuda_agent_backend.bench.traced import given_of, traced
 from sandbox.accuracy.pieces import Piece
 from sandbox.accuracy.sliced_oracle import SlicedOracle
-from sandbox.memory.footprint import FRUGAL_BYTES, STEP_BYTES, slice_bytes
+from sandbox.memory.footprint import FRUGAL_BYTES, STEP_BYTES, peak_bytes, slice_bytes
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +26,16 @@ class OracleInPieces:
     moved: int
     """Bytes of inputs, weights and outputs."""
     outputs: int
+    eager: int
+    """Bytes that eager mode takes beside inputs and weights while it runs, its outputs included."""
 
     @property
     def held_bytes(self) -> int:
-        """What a check, and the calls that are timed after it, hold at most: one set of inputs, two of outputs, and a
-        slice of the oracle, or what two ways to run the task work out beside those."""
-        return self.moved + 2 * self.outputs + self.sliced.held_bytes + STEP_BYTES
+        """What a check, and the calls that are timed after it, hold at most: one set of inputs, outputs of two ways to
+        run the task, and beside the first what the second works out, or the comparison of both with a slice of the
+        oracle."""
+        compared = 2 * self.outputs + self.sliced.held_bytes + STEP_BYTES
+        return self.moved + max(compared, self.eager)
 
     def pieces(self, inputs: Sequence[Any]) -> Iterator[Piece]:
         """The outputs for these inputs. Raises whatever torch raises, torch.OutOfMemoryError among it."""
@@ -51,7 +55,7 @@ def oracle_in_pieces(
         if moved < least_bytes:
             return None
         sliced, made = SlicedOracle(module, slice_bytes(moved)), sum(x.nbytes for x in outputs)
-        return OracleInPieces(model, sliced, moved, made)
+        return OracleInPieces(model, sliced, moved, made, peak_bytes(module.graph))
     except Exception as error:
         log.warning("the oracle is computed whole: %s: %s", type(error).__name__, error)
         return None

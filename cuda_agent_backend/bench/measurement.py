@@ -105,7 +105,7 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
         with torch.no_grad(), lock.turn():
             clock = clock_of(wishes.target, [*weights(task.model), *tensors(inputs)])
             samples = samples_of(calls, clock, request)
-    explanation = explain(task.model, *inputs, options=request.options("cached"))
+        explanation = explain(task.model, *inputs, options=request.options("cached"), lock=lock)
     graphs = explanation.graphs
     return {
         "draws": [asdict(draw) for draw in draws],

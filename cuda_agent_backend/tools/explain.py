@@ -17,6 +17,7 @@ from cuda_agent_backend.runtime.kernels import open_kernels
 from cuda_agent_backend.tools.capture import capture
 from cuda_agent_backend.tools.warm import options_from
 from kernel_cache import CacheUnavailable
+from sandbox.timing.device_lock import DeviceLock
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,15 @@ def explain(
     training: bool = False,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
+    lock: DeviceLock | None = None,
 ) -> Explanation:
     """Regions of a model's graphs with their status and reason, and an estimate of the room for improvement.
 
-    Runs the model once (see `warm.warm`). Raises `SettingsError` or `OptionError` on a wrong wish, and whatever the
-    model raises.
+    Runs the model once (see `warm.warm`). lock: by which that takes turns on the device. Raises `SettingsError` or
+    `OptionError` on a wrong wish, and whatever the model raises.
     """
     wishes = replace(options_from(mode, options), search="cached")
-    captured = capture(model, inputs, wishes, training=training)
+    captured = capture(model, inputs, wishes, training=training, lock=lock)
     kernels = open_kernels(wishes.cache_dir, wishes.native_dir)
     reports: list[GraphReport] = []
 

@@ -191,6 +191,17 @@ def test_of_equal_values_any_place_is_right(
     assert bool(found.wrong) == wrong and ("output 1" in found.wrong) == wrong, found.wrong
 
 
+def test_what_eager_mode_works_out_is_part_of_what_a_measurement_holds() -> None:
+    class Squares(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.square().sum(dim=0)
+
+    x = torch.rand(1 << 18, 512)
+    found = oracle_in_pieces(Squares(), [x], least_bytes=0)
+    assert found is not None and found.eager >= x.nbytes > STEP_BYTES
+    assert found.held_bytes >= 2 * x.nbytes
+
+
 class Device:
     """One of which nothing is used."""
 
