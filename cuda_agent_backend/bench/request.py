@@ -24,7 +24,8 @@ class Wishes:
     """What the result of a task depends on, beside the task: another wish makes another result.
 
     dtype: of floating tensors. float32: how it is multiplied. budget_s: seconds of search per graph. seconds, rounds:
-    of timing, whichever ends first. policy: options of `torch.compile` that choose what writes kernels.
+    of timing, whichever ends first. policy: options of `torch.compile` that choose what writes kernels. holds: bytes of
+    the device that another process has all the while.
     """
 
     target: str
@@ -36,6 +37,7 @@ class Wishes:
     max_autotune: bool = False
     seed: int = 0
     policy: Mapping[str, Any] = field(default_factory=dict)
+    holds: int = 0
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from cuda_agent_backend.bench import run_times
 from cuda_agent_backend.bench.children import Children, Failed
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from cuda_agent_backend.bench.figures import task_figures
+from cuda_agent_backend.bench.holder import CannotHold, holding
 from cuda_agent_backend.bench.request import DTYPES, FLOAT32, Request, Wishes
 from cuda_agent_backend.cli import policy_arguments
 from cuda_agent_backend.cli.result import CliError, Result
@@ -56,6 +57,13 @@ def _add_subjects(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
     parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of floating tensors")
+    parser.add_argument(
+        "--holds",
+        type=count_of_bytes,
+        default=0,
+        metavar="BYTES",
+        help="have another process hold so many of the GPU's all the while, such as 40e9",
+    )
     parser.add_argument(
         "--float32",
         choices=tuple(FLOAT32),
@@ -108,6 +116,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def count_of_bytes(text: str) -> int:
+    """A whole number of bytes above 0, perhaps as 40e9."""
+    try:
+        size = int(float(text))
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes above 0")
+    return size
+
+
 def part(text: str) -> tuple[int, int]:
     """K of N parts, both from 1."""
     number, _, of = text.partition("/")
@@ -118,8 +137,15 @@ def part(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace, settings: Settings) -> Result:
     """Run the tasks that are not done, and show all. Raises `CliError` where nothing can be run."""
-    with ended_as_by_an_interrupt():
-        return _run(args, settings)
+    policy_arguments.check(args)
+    wishes = wishes_of(args)
+    if wishes.holds and wishes.target != "cuda":
+        raise CliError("--holds is for a GPU's memory")
+    try:
+        with ended_as_by_an_interrupt(), holding(wishes.holds, wishes.target):
+            return _run(args, settings, wishes)
+    except CannotHold as error:
+        raise CliError(str(error)) from error
 
 
 @contextmanager
@@ -140,18 +166,17 @@ def ended_as_by_an_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _run(args: argparse.Namespace, settings: Settings) -> Result:
+def _run(args: argparse.Namespace, settings: Settings, wishes: Wishes) -> Result:
     from cuda_agent_backend.bench import report
     from cuda_agent_backend.bench.runner import run as run_tasks
 
-    policy_arguments.check(args)
     found = discover(args.paths)
     if isinstance(found, NoSuchPath):
         raise CliError(found.reason)
     if not found.tasks and not found.refused:
         raise CliError("there is no Python file in these folders")
     found = found.part(*args.part)
-    wishes, out = wishes_of(args), tables.console()
+    out = tables.console()
     for file in found.refused:
         out.print(f"{file.name}: refused: {file.reason}", markup=False)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -241,6 +266,7 @@ def wishes_of(args: argparse.Namespace) -> Wishes:
         max_autotune=args.max_autotune,
         seed=args.seed,
         policy=policy_arguments.options(args),
+        holds=args.holds,
     )
 
 
