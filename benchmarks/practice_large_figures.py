@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cuda_agent_backend.bench.figures import TaskFigures, geomean, speedup
+from cuda_agent_backend.bench.admission import OWN_CONTEXTS
+from cuda_agent_backend.bench.figures import MEASURED, TaskFigures, geomean, speedup
 from cuda_agent_backend.bench.memory import peak_of
 from cuda_agent_backend.bench.runner import lacked_memory
+from sandbox.memory.footprint import CONTEXT_BYTES, CONTEXTS, PHASES
+from sandbox.verdict import OUT_OF_MEMORY
 
 TIMES, MORE = 2.5, 2_000_000_000
 """A phase may hold so many times a task's inputs, weights and outputs, and so many bytes more."""
-PHASES = ("search", "measure")
+CONTEXTS_OF = {"search": CONTEXTS + OWN_CONTEXTS, "measure": 1}
+"""Of each phase of the bench: processes with a context on the device, which is `CONTEXT_BYTES` large."""
+BOUND = f"{TIMES} times inputs, weights and outputs and {MORE / 1e9:g} GB more"
+CONTEXT = f"contexts of {CONTEXT_BYTES / (1 << 30):.2f} GiB"
+BOUNDS = {
+    "search": f"{BOUND}, inputs and weights of the process that asks, and {CONTEXTS_OF['search']} {CONTEXT}",
+    "measure": f"{BOUND}, and {CONTEXTS_OF['measure']} of the {CONTEXT}",
+}
+OF_LEASES = "what the contract allows for the region, or its graph, without contexts"
+TOLD = re.compile(r"needs [\d,]+ bytes of the device's memory[-:,\d\w ]*")
+"""What `NoMemory` says."""
 
 Facts = dict[str, Any]
 
@@ -29,7 +44,8 @@ def table(
     return {
         "tasks": len(figures),
         "correct": sum(task.correct for task in figures),
-        "failed_for_memory": [facts["name"] for facts in results if lacked_memory(facts)],
+        "failed_for_memory": [facts["name"] for facts in results if ran_out(facts)],
+        "not_searched_for_memory": [facts["name"] for facts in results if says_why(facts)],
         "slower_than_inductor": [
             task.name for task in timed if not task.fallback and task.over["inductor"].high < 1
         ],
@@ -45,19 +61,61 @@ def table(
     }
 
 
+def ran_out(facts: Mapping[str, Any]) -> bool:
+    """Whether the device's memory was full in some part of a task's run, or for want of it there is no result."""
+    others = OUT_OF_MEMORY.search(TOLD.sub("", json.dumps(facts)))
+    return bool(others) or (facts["status"] != MEASURED and lacked_memory(facts))
+
+
+def says_why(facts: Mapping[str, Any]) -> bool:
+    """Whether a task was measured, and says that and why some of it could not be searched."""
+    return not ran_out(facts) and bool(TOLD.search(json.dumps(facts)))
+
+
 def held(results: Sequence[Mapping[str, Any]]) -> Facts:
-    """By phase: of how many tasks the peak is known, which were beyond their bound, and the worst peak over it."""
+    """By phase: of how many tasks the peak is known, which were beyond their bound, and the worst peak over it.
+
+    Of the bench's own phases it is what all their processes held, of a search's and of acceptance what their tensors
+    took: beyond_lease, more than was asked for.
+    """
+    return {**_of_processes(results), **_of_leases(results)}
+
+
+def _of_leases(results: Sequence[Mapping[str, Any]]) -> Facts:
     rows: Facts = {}
     for phase in PHASES:
+        notes = {
+            str(facts["name"]): note
+            for facts in results
+            if (note := ((facts.get("search") or {}).get("leases") or {}).get(phase))
+            and note.get("known")
+        }
+        rows[phase] = {
+            "known": len(notes),
+            "beyond": sorted(name for name, note in notes.items() if note["of_allowed"] > 1),
+            "beyond_lease": sorted(
+                name for name, note in notes.items() if note.get("of_asked", 0) > 1
+            ),
+            "worst": max((note["of_allowed"] for note in notes.values()), default=None),
+            "bound": OF_LEASES,
+        }
+    return rows
+
+
+def _of_processes(results: Sequence[Mapping[str, Any]]) -> Facts:
+    rows: Facts = {}
+    for phase in CONTEXTS_OF:
         over = {
             str(facts["name"]): peak / bound
             for facts in results
-            if (peak := _peak(facts, phase)) is not None and (bound := _bound(facts)) is not None
+            if (peak := _peak(facts, phase)) is not None
+            and (bound := _bound(facts, phase)) is not None
         }
         rows[phase] = {
             "known": len(over),
             "beyond": sorted(name for name, share in over.items() if share > 1),
             "worst": max(over.values(), default=None),
+            "bound": BOUNDS[phase],
         }
     return rows
 
@@ -66,6 +124,9 @@ def _peak(facts: Mapping[str, Any], phase: str) -> int | None:
     return peak_of((facts.get(phase) or {}).get("memory"))
 
 
-def _bound(facts: Mapping[str, Any]) -> float | None:
+def _bound(facts: Mapping[str, Any], phase: str) -> float | None:
     tensors = facts.get("measure", {}).get("floor", {}).get("tensors")
-    return TIMES * tensors + MORE if tensors else None
+    if not tensors:
+        return None
+    own = facts.get("given", 0) if phase == "search" else 0
+    return float(TIMES * tensors + MORE + own + CONTEXTS_OF[phase] * CONTEXT_BYTES)

@@ -134,7 +134,7 @@ def machines(folders: Sequence[Path]) -> list[Facts]:
 
 def brief(facts: Facts) -> Facts:
     """A result without what the head of the file says, and samples to as many digits as mean anything."""
-    known = ("status", "phase", "reason", "needed", "memory", "search", "measure")
+    known = ("status", "phase", "reason", "needed", "given", "memory", "search", "measure")
     kept = {name: facts[name] for name in known if name in facts}
     rounded: Facts = json.loads(
         json.dumps(kept), parse_float=lambda x: float(f"{float(x):.{DIGITS}g}")

@@ -76,9 +76,11 @@ def large(found: Sequence[Json]) -> str:
     """Of the large practice set."""
     s = found[0]["summary"]["table"]
     failed, slower = len(s["failed_for_memory"]), len(s["slower_than_inductor"])
+    told = len(s.get("not_searched_for_memory", ()))
+    why = f", {told} not searched for want of memory" if told else ""
     beyond = {name for phase in s["memory"].values() for name in phase["beyond"]}
     return (
-        f"{s['correct']} of {s['tasks']} correct, {failed} failed for memory, {slower} slower; "
+        f"{s['correct']} of {s['tasks']} correct, {failed} failed for memory{why}, {slower} slower; "
         f"over Inductor {s['geomean_over_inductor']['all']:.2f}; {len(beyond)} beyond their memory; "
         f"{s['card_seconds_for_each_task']:.0f} s of a card each"
     )

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from cuda_agent_backend.acceptance.rule import Acceptance, Measurement, decide, decide_layouts
 from sandbox.failures import why_passing
+from sandbox.memory.notes import Notes, merged, noted
 
 if TYPE_CHECKING:
     from cuda_agent_backend.acceptance.trial import Trial
@@ -45,6 +46,7 @@ NEEDED = (
 """Takes long to import."""
 
 Say = Callable[[str], None]
+Note = Callable[[Notes], None]
 
 
 def main() -> int:
@@ -64,17 +66,18 @@ def main() -> int:
     request = json.loads(line)
     headers = use_own_temporary_folder()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    emit = functools.partial(_emit, out)
+    emit, memory = functools.partial(_emit, out), list[Notes]()
     try:
         waiting = telling(emit)
-        found = run(request, lambda text: emit({"event": "progress", "text": text}), waiting)
+        say = lambda text: emit({"event": "progress", "text": text})  # noqa: E731
+        found = run(request, say, waiting, lambda notes: memory.append(notes))
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
     if isinstance(found, str):
         emit({"event": "failed", "reason": found})
     else:
         _leave_headers(headers)
-        emit({"event": "result", **found.to_json()})
+        emit({"event": "result", **found.to_json(), "memory": merged(memory)})
     return 0
 
 
@@ -122,8 +125,14 @@ def _emit(out: Any, value: Mapping[str, Any]) -> None:
     out.flush()
 
 
-def run(request: Mapping[str, Any], say: Say, waiting: Stopwatch | None = None) -> Acceptance | str:
-    """Measure a graph and decide; a text says why that could not be. waiting: runs while it waits for others.
+def run(
+    request: Mapping[str, Any],
+    say: Say,
+    waiting: Stopwatch | None = None,
+    note: Note = lambda notes: None,
+) -> Acceptance | str:
+    """Measure a graph and decide; a text says why that could not be. waiting: runs while it waits for others. note: is
+    told what the lease on the device's memory came to.
 
     The request: {"graph": a task's JSON, "kernels": fields of their keys, "cache_dir", "native_dir", "inductor": its
     options, "until": on the monotonic clock, "flags", "seed", "device_lock", "inputs": a folder of real ones or none,
@@ -176,7 +185,7 @@ def run(request: Mapping[str, Any], say: Say, waiting: Stopwatch | None = None) 
             layouts = bool(request["eager_layouts"])
             return replace(decided, eager_layouts=layouts, replay=trial.replays, replayed=replayed)
 
-    return with_memory(graph, lock, deadline, measure)
+    return with_memory(graph, lock, deadline, measure, note=note)
 
 
 def with_memory(
@@ -185,12 +194,13 @@ def with_memory(
     until: float,
     measure: Callable[[], Acceptance],
     memory: DeviceMemory | None = None,
+    note: Note = lambda notes: None,
 ) -> Acceptance | str:
     """Measure with a lease on the device's memory, and where that runs out, once more while no other process has one.
 
     until: on the monotonic clock. What is waited for the lease counts among what is waited for the lock's turns. A text
     says that there are not enough bytes, which may pass. memory: of the device, by default the GPU's for a graph on
-    cuda. Raises what `measure` raises, a lack of memory the second time.
+    cuda. note: is told what each lease came to. Raises what `measure` raises, a lack of memory the second time.
     """
     import torch
 
@@ -200,7 +210,7 @@ def with_memory(
     from sandbox.memory.device import CudaMemory
     from sandbox.memory.footprint import FRUGAL_BYTES, bytes_of, footprint, slice_bytes
     from sandbox.memory.leases import Leases
-    from sandbox.timing.machine import release_memory
+    from sandbox.timing.machine import peak_bytes, release_memory
     from sandbox.verdict import OUT_OF_MEMORY
 
     if memory is None and graph.target != "cuda":
@@ -210,17 +220,24 @@ def with_memory(
     moved, module = bytes_of(graph.inputs) + bytes_of(graph.output_specs), build_graph(graph)
     frugal = moved >= FRUGAL_BYTES
     sliced = SlicedOracle(module, slice_bytes(moved)) if frugal else None
-    size = footprint(graph, module, sliced, frugal).of("acceptance")
+    told = footprint(graph, module, sliced, frugal)
 
     def go_on() -> bool:
         return time.monotonic() < until + WAITING_S
 
     def measure_with(needed: int | None) -> Acceptance | str:
         with leases.lease(needed, "acceptance", go_on) as refused:
-            return measure() if refused is None else refused.reason
+            if refused is not None:
+                return refused.reason
+            peak_bytes(graph.target)  # what is counted begins here
+            try:
+                return measure()
+            finally:
+                peak = peak_bytes(graph.target) if graph.target == "cuda" else None
+                note(noted("acceptance", needed, told.allowed, peak))
 
     try:
-        return measure_with(size)
+        return measure_with(told.of("acceptance"))
     except RuntimeError as error:  # a kernel's operator says it in words, where torch has a type
         if not (isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error))):
             raise

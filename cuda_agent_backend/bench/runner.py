@@ -197,13 +197,16 @@ class _Phases:
         with self.admission.hold(needed, first=True, alone=alone):
             return self.children.run("measure", request, folder, self.bench.limit_s)
 
-    def needed(self, request: Request, folder: Path) -> int:
-        """Bytes of the device; 0 where nobody counts them."""
+    def sizes(self, request: Request, folder: Path) -> dict[str, int]:
+        """Bytes of the device: "needed" in all, 0 where nobody counts them, and "given", those of inputs and weights,
+        where that is known."""
         if not self.admission.counts:
-            return 0
+            return {"needed": 0}
         with self.sizing:
             found = self.children.run("size", request, folder, self.bench.limit_s)
-        return needed_bytes({} if isinstance(found, Failed) else found)
+        if isinstance(found, Failed):
+            return {"needed": needed_bytes({})}
+        return {"needed": needed_bytes(found), "given": int(found["given"])}
 
 
 def _one(request: Request, task: TaskFile, last_begin: float, phases: _Phases) -> Facts | None:
@@ -211,17 +214,17 @@ def _one(request: Request, task: TaskFile, last_begin: float, phases: _Phases) -
     folder = phases.bench.out / "work" / task.name
     if time.monotonic() > last_begin:
         return None
-    needed = phases.needed(request, folder)
-    searched = phases.search(request, folder, needed, last_begin)
+    sizes = phases.sizes(request, folder)
+    searched = phases.search(request, folder, sizes["needed"], last_begin)
     if searched is None:
         return None
     if isinstance(searched, Failed):
-        return {**asdict(searched), "needed": needed}
-    measured = phases.measure(request, folder, needed)
+        return {**asdict(searched), **sizes}
+    measured = phases.measure(request, folder, sizes["needed"])
     if isinstance(measured, Failed):
-        return {**asdict(measured), "needed": needed, "search": searched}
+        return {**asdict(measured), **sizes, "search": searched}
     both = {"search": searched, "measure": measured}
-    return {"status": MEASURED, "needed": needed, **both}
+    return {"status": MEASURED, **sizes, **both}
 
 
 def _request(bench: Bench, machine: Machine, file: Path, cache: Path) -> Request:

@@ -25,6 +25,7 @@ from cuda_agent_backend.search.protocol import Searcher
 from cuda_agent_backend.search.setup import Setup
 from kernel_cache import Json
 from sandbox.failures import back_off_s
+from sandbox.memory.notes import Notes, merged
 from sandbox.task.task import Task
 from sandbox.timing.machine import release_memory
 
@@ -215,6 +216,8 @@ class SearchClient(Searcher):
         self.process = process or search_process()
         self.waited_s = 0.0
         """Of what was asked, the seconds that the search process waited for other processes."""
+        self.memory: Notes = {}
+        """What leases on the device's memory came to, for all that was asked."""
 
     def prepare(self, target: str) -> None:
         """Have the search process up, with a judge that can be asked, so that no search pays for that. Never raises for
@@ -323,4 +326,5 @@ class SearchClient(Searcher):
             limit_s = budget_s + more_s + ANSWER_S + waiting
             answer = self.process.ask(timed, limit_s, show.update)
         self.waited_s += float(answer.get("waited_s", 0.0))
+        self.memory = merged([self.memory, answer.get("memory") or {}])
         return answer

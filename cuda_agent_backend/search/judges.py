@@ -121,6 +121,12 @@ class Judges:
                     return
                 judge.compile(candidate)
 
+    def take_notes(self) -> dict[str, Any]:
+        """What leases on the device's memory came to since this was asked last (see `sandbox.memory.notes`)."""
+        from sandbox.memory.notes import merged
+
+        return merged(judge.take_notes() for judge in list(self._judges.values()))
+
     def interrupt(self) -> None:
         """End what the workers do, from any thread, as nobody waits for it any more."""
         for judge in list(self._judges.values()):

@@ -129,7 +129,9 @@ class Service:
         searches = TaskSearches(request, setup, self.search, self.judges, self.emit)
         if any(task.target == "cuda" for task in searches.tasks):
             self.measurer.start_ahead()  # on cpu it would disturb what is timed
-        return {"event": "result", "tasks": searches.run()}
+        self.judges.take_notes()  # of whatever came before
+        became = searches.run()
+        return {"event": "result", "tasks": became, "memory": self.judges.take_notes()}
 
     def _one_from_queue(self) -> None:
         """Take one task from the background queue; without any, stop looking until asked again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,20 @@ from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.partition.report import HIT, GraphReport
 from cuda_agent_backend.settings import Settings
 from sandbox import scratch
+from sandbox.memory.notes import Notes, merged
 
 
 @dataclass(frozen=True)
 class WarmReport:
-    """What warming did: the graphs with their regions, and how long it took. `problem`: why nothing was done, or ""."""
+    """What warming did: the graphs with their regions, and how long it took. `problem`: why nothing was done, or "".
+
+    leases: by phase, what leases on the device's memory came to (see `sandbox.memory.notes`).
+    """
 
     graphs: tuple[GraphReport, ...]
     seconds: float
     problem: str = ""
+    leases: Notes = field(default_factory=dict)
 
     @property
     def used(self) -> int:
@@ -72,6 +77,7 @@ def warm(
         problem = f"no turns on the device: {why}; CUDA_AGENT_DEVICE_LOCK names the file"
         return WarmReport((), time.perf_counter() - started, problem)
     reports: list[GraphReport] = []
+    leases: list[Notes] = []
     with _place_for_inputs() as folder:
         graphs = capture(model, inputs, wishes, training=training, record_in=folder, lock=lock)
         for found in graphs:
@@ -87,7 +93,8 @@ def warm(
             with choosing(wishes.plain_inductor):
                 hook(found.module.graph, is_inference=not training)
             reports += hook.reports
-    return WarmReport(tuple(reports), time.perf_counter() - started)
+            leases.append(searcher.memory)
+    return WarmReport(tuple(reports), time.perf_counter() - started, leases=merged(leases))
 
 
 @contextmanager

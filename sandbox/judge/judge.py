@@ -31,6 +31,7 @@ from sandbox.judge.settings import JudgeSettings
 from sandbox.judge.survey import Survey, Surveyed, SurveyEffort
 from sandbox.judge.verify import QUICK, THOROUGH
 from sandbox.memory.footprint import Phase, bytes_of
+from sandbox.memory.notes import Notes, merged, noted
 from sandbox.plan.candidate import Candidate
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import Task
@@ -55,6 +56,7 @@ class Judge:
         self.roles = Roles(settings)
         self.sessions = Sessions(settings, self.roles, self.device, self.builds)
         self.measurements = Measurements(self.sessions)
+        self._notes: Notes = {}
 
     def __enter__(self) -> Judge:
         self.start()
@@ -192,6 +194,20 @@ class Judge:
                 return Failed(phase, f"OutOfMemoryError: {error}")
             finally:
                 self.sessions.make_room()
+                self._note(size, phase)
+
+    def _note(self, size: int | None, phase: str) -> None:
+        """What a lease of a session that is sparing of memory came to."""
+        session = self.sessions.current
+        if session is not None and session.frugal:
+            peak = session.held.take() if self.target == "cuda" else None
+            allowed = session.footprint().allowed
+            self._notes = merged([self._notes, noted(phase, size, allowed, peak)])
+
+    def take_notes(self) -> Notes:
+        """What leases came to since this was asked last."""
+        notes, self._notes = self._notes, {}
+        return notes
 
     def verify(
         self,

@@ -24,6 +24,7 @@ from sandbox.graph.build import build_graph
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.settings import Timeouts
 from sandbox.memory.footprint import Footprint, bytes_of, footprint, slice_bytes
+from sandbox.memory.notes import Held
 from sandbox.plan.candidate import Candidate
 from sandbox.task import flags as torch_flags
 from sandbox.task.specs import TensorSpec
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 EAGER, INDUCTOR, CANDIDATE = 0, 1, 2
 TIMED_SETS = 3
+JUDGE = "judge"
 _VALUES = ("draw ", "refresh ")
 """What a worker is asked for that is given up when it sheds."""
 
@@ -98,6 +100,8 @@ class Session:
         self._references: dict[int, tuple[int, Reference]] = {}
         self.timed: list[InputSet] = []
         self.baselines: dict[str, Baselines] = {}
+        self.held = Held()
+        """What processes hold of the device for the task, in a frugal session on cuda."""
         self.readied = False
         """Whether the candidate worker was told to compile what a judgement needs."""
 
@@ -148,6 +152,8 @@ class Session:
         again: Callable[[], Sequence[torch.Tensor]] | None = None,
     ) -> Reference | Failed:
         """What the task computes on tensors; not kept. again: gives them when the oracle is computed after this."""
+        if self.held.began(JUDGE):
+            machine.peak_bytes(self.task.target)  # what is counted begins here
         return run_reference(self.task, self.module, tensors, self.flags, self.sliced, again)
 
     def compare(self, comparison: Comparison, draw: Draw, last: bool = True) -> Failed | None:
@@ -202,6 +208,7 @@ class Session:
         for place in held:
             del self._known[place]
         answer = worker.ask("shed", {"do": "shed"}, self.timeouts.run)
+        self.held.ended(role, answer.get("peak") if isinstance(answer, dict) else None)
         return None if isinstance(answer, dict) else answer
 
     def release(self) -> None:
@@ -210,6 +217,7 @@ class Session:
             inputs.release()
         self._references.clear()
         machine.release_memory(self.task.target)
+        self.held.ended(JUDGE, machine.peak_bytes(self.task.target))
 
     def forget_reference(self, inputs: InputSet) -> None:
         """Free the expected values of a set."""
@@ -445,6 +453,8 @@ class Session:
         if trouble is None and self._known.get(place) != now:
             self._known.pop(place, None)
             trouble = worker.post(what, message, fds)
+            if what.startswith(_VALUES):
+                self.held.began(worker.settings.role)
             if trouble is None:
                 return lambda: self._answered(worker, place, now, timeout or self.timeouts.run)
         return lambda: trouble

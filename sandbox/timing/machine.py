@@ -216,6 +216,17 @@ def release_memory(target: str) -> None:
         torch.cuda.empty_cache()
 
 
+def peak_bytes(target: str) -> int:
+    """The most that this process had of the device's memory for tensors since this was asked last; 0 on cpu."""
+    import torch
+
+    if target != "cuda" or not torch.cuda.is_initialized():
+        return 0
+    peak = int(torch.cuda.max_memory_allocated())
+    torch.cuda.reset_peak_memory_stats()
+    return peak
+
+
 def _best(work: Callable[[], Any], target: str) -> float:
     """Seconds, by the device's own clock where it has one."""
     seconds = _device_seconds if target == "cuda" else _seconds

@@ -32,7 +32,7 @@ from sandbox.isolation import confine
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.memory.footprint import FRUGAL_BYTES, bytes_of
 from sandbox.task.specs import TensorSpec
-from sandbox.timing.machine import release_memory
+from sandbox.timing.machine import peak_bytes, release_memory
 from sandbox.workers import inductor_store, protocol
 from sandbox.workers.shared_memory import Segment
 
@@ -270,11 +270,13 @@ class Worker:
         return {}
 
     def shed(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Drop the values of all input sets, and what is kept of the device's memory; the task stays."""
+        """Drop the values of all input sets, and what is kept of the device's memory; the task stays. Says how much
+        more than it has then it had at most, since it was told so last."""
         self.sets.clear()
         self.drawn.clear()
         release_memory(self.target)
-        return {}
+        peak = peak_bytes(self.target)
+        return {"peak": peak - peak_bytes(self.target)}
 
     def give_up_outputs(self) -> None:
         """Free the last outputs, on cuda clobbered: the next call, perhaps on the same inputs, gets their memory."""

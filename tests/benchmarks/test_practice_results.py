@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
+from benchmarks import practice_large_figures
 from benchmarks import practice_results as subject
 from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.request import Wishes
 from cuda_agent_backend.bench.results import Identity
+from sandbox.failures import NoMemory
+from sandbox.memory.footprint import CONTEXT_BYTES, PHASES
+from sandbox.memory.notes import merged, noted
+
+GB = 10**9
 
 MACHINE = {"gpu": "some"}
 NAMES = ("single/softmax_tiny_rows", "fused/layer_norm_linear_silu", "networks/tabular_mlp")
@@ -150,12 +156,13 @@ def test_what_a_sketch_or_rewrite_brings_is_what_is_lost_without_its_tasks(tmp_p
 def test_the_large_set_has_rows_of_its_own(tmp_path: Path) -> None:
     folder = run_of(tmp_path)
     results = subject.results_in(folder, TASKS, "sources")
+    peak_of_measure = 6e9
     clock = {"runs": [{"seconds": 12.0, "tasks": 2, "jobs": 1}, {"seconds": 15.0}]}
     (folder / "work" / "runs.json").write_text(json.dumps(clock))
-    for facts, peak in zip(results, (4e9, 5e9, None), strict=True):
+    for facts, peak in zip(results, (4e9, peak_of_measure, None), strict=True):
         facts["measure"]["floor"]["tensors"] = 1_000_000_000
         facts["measure"]["memory"] = {"processes": peak, "device": None}
-    results[0]["search"]["memory"] = {"processes": None, "device": 9e9, "device_before": 4e9}
+    results[0]["search"]["memory"] = {"processes": None, "device": 14e9, "device_before": 4e9}
     results[2] |= {"status": "failed", "reason": "torch.OutOfMemoryError: CUDA out of memory"}
     rows = subject.whole(results, list(TASKS.values()), [folder], large=True)["summary"]["table"]
     assert (rows["tasks"], rows["correct"]) == (3, 2)
@@ -165,7 +172,56 @@ def test_the_large_set_has_rows_of_its_own(tmp_path: Path) -> None:
     search, measure = rows["memory"]["search"], rows["memory"]["measure"]
     assert search["known"] == 1 and search["beyond"] == [results[0]["name"]]
     assert measure["known"] == 2 and measure["beyond"] == [results[1]["name"]]
-    assert measure["worst"] == pytest.approx(5.0 / 4.5)
+    assert measure["worst"] == pytest.approx(peak_of_measure / (4.5e9 + CONTEXT_BYTES))
+    assert "6 contexts" in search["bound"] and "1 of the contexts" in measure["bound"]
+
+
+def test_what_asks_has_its_inputs_and_every_process_a_context(tmp_path: Path) -> None:
+    folder = run_of(tmp_path)
+    results = subject.results_in(folder, TASKS, "sources")
+    bound = 4.5e9 + 6 * CONTEXT_BYTES + 700_000_000
+    for facts, peak in zip(results, (bound, bound + 2, None), strict=True):
+        facts["given"] = 700_000_000
+        facts["measure"]["floor"]["tensors"] = 1_000_000_000
+        facts["search"]["memory"] = {"processes": peak, "device": None}
+    rows = subject.whole(results, list(TASKS.values()), [folder], large=True)
+    search = rows["summary"]["table"]["memory"]["search"]
+    assert search["known"] == 2 and search["beyond"] == [results[1]["name"]]
+    assert rows["tasks"][results[0]["name"]]["given"] == 700_000_000
+
+
+def test_each_phase_of_a_search_has_a_row(tmp_path: Path) -> None:
+    folder = run_of(tmp_path)
+    results = subject.results_in(folder, TASKS, "sources")
+    within = noted("check", 4 * GB, 8 * GB, 3 * GB)
+    beyond = noted("check, again", 2 * GB, 8 * GB, 9 * GB)
+    results[0]["search"]["leases"] = merged([within, noted("race", 4 * GB, 4 * GB, None)])
+    results[1]["search"]["leases"] = merged([within, beyond])
+    rows = practice_large_figures.held(results)
+    assert list(rows) == ["search", "measure", *PHASES]
+    check, race = rows["check"], rows["race"]
+    assert check["known"] == 2 and check["worst"] == pytest.approx(9 / 8)
+    assert check["beyond"] == check["beyond_lease"] == [results[1]["name"]]
+    assert race["known"] == 0 and race["worst"] is None
+
+
+def test_what_says_why_it_cannot_be_searched_has_not_failed_for_memory(tmp_path: Path) -> None:
+    folder = run_of(tmp_path)
+    told = NoMemory("race", 50 * GB, 39 * GB, 40 * GB).reason
+    first, second, third = subject.results_in(folder, TASKS, "sources")
+    first["search"]["graphs"] = [{"regions": [{"reason": f"baselines: {told}"}]}]
+    second["search"]["graphs"] = [
+        {"regions": [{"reason": NoMemory("race", 9, 8, 8, False).reason}]}
+    ]
+    third |= {"status": "failed", "reason": told}
+    for facts in (first, second, third):
+        facts["measure"]["floor"]["tensors"] = 1
+    rows = subject.whole([first, second, third], list(TASKS.values()), [folder], large=True)
+    table = rows["summary"]["table"]
+    assert table["not_searched_for_memory"] == [first["name"], second["name"]]
+    assert table["failed_for_memory"] == [third["name"]]
+    first["search"]["graphs"][0]["regions"].append({"reason": "CUDA out of memory"})
+    assert practice_large_figures.ran_out(first) and not practice_large_figures.says_why(first)
 
 
 def test_a_slower_task_of_the_large_set_is_named(tmp_path: Path) -> None:

@@ -124,8 +124,10 @@ def test_a_graph_is_measured_under_a_lease(tmp_path: Path) -> None:
         seen.extend(lease.what for lease in Leases(lock.path, device).known())
         return Acceptance(())
 
-    assert with_memory(graph(), lock, soon(), measure, device) == Acceptance(())
-    assert seen == ["acceptance"]
+    notes: list[Any] = []
+    found = with_memory(graph(), lock, soon(), measure, device, notes.append)
+    assert found == Acceptance(()) and seen == ["acceptance"]
+    assert notes[0]["acceptance"]["asked"] <= notes[0]["acceptance"]["allowed"]
 
 
 @pytest.mark.parametrize(

@@ -338,6 +338,9 @@ def test_after_each_request_the_judges_give_the_devices_memory_back(
     class Rested:
         unpaid_s, rests = 0.0, 0
 
+        def take_notes(self) -> dict[str, Any]:
+            return {}
+
         def rest(self) -> None:
             self.rests += 1
             raise RuntimeError("a device in trouble")

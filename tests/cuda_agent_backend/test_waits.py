@@ -24,6 +24,7 @@ from cuda_agent_backend.search.durations import ACCEPTANCE, Durations
 from cuda_agent_backend.search.graph_measurement import GraphMeasurer
 from cuda_agent_backend.search.service import Service
 from cuda_agent_backend.search.setup import Setup
+from sandbox.memory.notes import noted
 from sandbox.timing.device_lock import DeviceLock
 
 _ = process  # a fixture
@@ -126,6 +127,9 @@ def test_an_answer_says_what_was_waited_for_others_in_its_request(tmp_path: Path
     told: list[Any] = []
 
     class Judges(Waiting):
+        def take_notes(self) -> dict[str, Any]:
+            return noted("race", 5, 6, None)
+
         def start(self, *_: Any) -> None: ...
 
     def search(task: Any, judges: Any, *_: Any) -> Any:
@@ -142,16 +146,19 @@ def test_an_answer_says_what_was_waited_for_others_in_its_request(tmp_path: Path
         served._serve({"id": number, **request})
     answers = [message for message in told if message["event"] == "result"]
     assert [answer["waited_s"] for answer in answers] == [2.5, 2.5]
+    assert answers[0]["memory"] == noted("race", 5, 6, None)
 
 
 def test_a_client_adds_up_what_answers_say(
     tmp_path: Path, process: SearchProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = SearchClient(options(tmp_path), process)
-    answers = iter([{"event": "result", "tasks": {}, "waited_s": 3.0}, {"event": "failed"}])
+    note = noted("race", 5, 6, None)
+    result = {"event": "result", "tasks": {}, "waited_s": 3.0, "memory": note}
+    answers = iter([result, {"event": "failed"}])
     monkeypatch.setattr(process, "ask", lambda *_: {"reason": "a test", **next(answers)})
     assert client.search([], 1.0) == client.search([], 1.0) == {}
-    assert client.waited_s == 3.0
+    assert client.waited_s == 3.0 and client.memory == note
 
 
 class Clock:

@@ -113,6 +113,7 @@ def test_a_judgement_looks_at_outputs_of_timed_runs(
     frugal: Judge, leases: Leases, looks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, alone = list[str](), list[bool]()
+    frugal.take_notes()
     compare = SpotCheck._compare
 
     def compared(check: SpotCheck, one: Any) -> Any:
@@ -137,6 +138,11 @@ def test_a_judgement_looks_at_outputs_of_timed_runs(
         "others have the device while what can wait is compared"
     )
     assert seen == ["race"] and leases.known() == []
+    (race,) = frugal.take_notes().values()
+    session = frugal.sessions.current
+    assert session is not None and race["allowed"] == session.footprint().allowed
+    assert race["asked"] == session.footprint().of("race") and race["known"] == 0
+    assert frugal.take_notes() == {}
 
 
 def tmp_lock(leases: Leases) -> Path:
@@ -317,7 +323,7 @@ def test_a_worker_sheds_values_and_keeps_what_it_compiled() -> None:
     worker.sets[0], worker.drawn[0] = [torch.zeros(4)], ((1, "normal"), [])
     worker.slots[1] = lambda inputs: inputs
     worker.outputs = [torch.ones(2)]
-    assert worker.answer({"do": "shed"}, []) == {}
+    assert worker.answer({"do": "shed"}, []) == {"peak": 0}
     assert (worker.sets, worker.drawn, list(worker.outputs)) == ({}, {}, [])
     assert list(worker.slots) == [1]
 

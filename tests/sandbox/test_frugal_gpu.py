@@ -72,12 +72,15 @@ def test_a_phase_holds_no_more_than_was_told(large_judge: Judge, phase: Phase) -
         "race": lambda: large_judge.judge(LARGE, good, effort=Effort(12, 24, 5.0)),
     }
     large_judge.rest()
+    large_judge.take_notes()
     found, held = most_held(work[phase])
     session = large_judge.sessions.open(LARGE)
     assert isinstance(session, Session) and session.frugal
     told = session.footprint()
     assert held <= told.of(phase) + CONTEXTS * CONTEXT_BYTES, f"{held:,} bytes"
     assert told.of(phase) <= told.allowed
+    noted = large_judge.take_notes()[phase]
+    assert noted["known"] == noted["leases"] and 0 < noted["of_asked"] <= 1, noted
     good_end = isinstance(found, Baselines | Correct)
     assert good_end or found.status in ("wins", "too_slow", "noisy"), found
 
