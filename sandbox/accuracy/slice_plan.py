@@ -175,8 +175,8 @@ class Planner:
         return self._collected[node]
 
     def _best_dim(self, node: torch.fx.Node, dims: Sequence[int]) -> int | None:
-        """The outermost dimension whose slices fit the budget, or that by which least is held; None where that is no
-        less than without one."""
+        """The outermost dimension whose slices fit the budget, or that by which least is held; None where that is more
+        than without one."""
 
         def held(dim: int | None) -> int:
             return self._held(self.plan([(node, None if dim is None else Span(dim, 1))]))
@@ -186,7 +186,7 @@ class Planner:
             return None
         plans = {dim: held(dim) for dim in outermost_first(node, dims)}
         best = self._first_that_fits(plans)
-        return best if best is not None and plans[best] < whole else None
+        return best if best is not None and plans[best] <= whole else None
 
     def _first_that_fits(self, plans: Mapping[int, int]) -> int | None:
         """Of dimensions in their order with what is held by each, the first that fits the budget: slices along an outer
