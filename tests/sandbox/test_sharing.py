@@ -15,6 +15,7 @@ from sandbox.judge import verify
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.session import Session
 from sandbox.judge.settings import Timeouts
+from sandbox.memory.notes import Held
 from sandbox.workers.supervisor import WorkerProcess
 
 SPECS = (spec(64),)
@@ -57,6 +58,7 @@ class Field:
         self.session.timeouts = Timeouts()
         self.session.bounds = cast("Any", (None,))
         self.session._known = {}
+        self.session.held = Held()
         self.inputs = InputSet(4, SPECS, "cuda")
         self.inputs.fill(Source("normal", 3), [None])
 
