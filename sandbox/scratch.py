@@ -93,6 +93,9 @@ def _home(place: Path) -> Path:
     known = _homes.get(place)
     if known is None or not known.path.is_dir():
         if known is not None:  # whoever owns the place has removed it
+            del _homes[
+                place
+            ]  # first: its descriptor's number is another file's soon, and no home may be had
             os.close(known.lock)
         sweep(place)
         known = _homes[place] = _made(place)

@@ -15,6 +15,8 @@ from torch._ops import OpOverload
 from cuda_agent_backend import log
 from sandbox.task.task import Task
 
+OURS = "_cuda_agent"
+"""An attribute of lowerings that are ours."""
 _lock = threading.Lock()
 _lines: dict[int, str] = {}
 """By operator number what its kernel computes, as a line of Inductor's code."""
@@ -23,18 +25,21 @@ _lines: dict[int, str] = {}
 def give_lowering(op: OpOverload) -> None:
     """Have Inductor call an operator as it is, with the strides that its tag asks for.
 
-    Without a lowering Inductor makes this one while it compiles, but only where `config.implicit_fallbacks` lets it.
+    Without a lowering Inductor makes one while it compiles, but only where `config.implicit_fallbacks` lets it, and one
+    that neither takes constants of the graph nor carries a task: where it has, that one is wrapped.
     """
     from torch._inductor import lowering
     from torch._library.utils import get_layout_constraint_tag
 
     with _lock:
-        if op in lowering.lowerings:
+        known = lowering.lowerings.get(op)
+        if getattr(known, OURS, False):
             return
         try:
-            tag = get_layout_constraint_tag(op, with_default=True)
-            constraint = lowering.tag_to_layout_constraint(tag)
-            lowering.make_fallback(op, layout_constraint=constraint, warn=False)
+            if known is None:
+                tag = get_layout_constraint_tag(op, with_default=True)
+                constraint = lowering.tag_to_layout_constraint(tag)
+                lowering.make_fallback(op, layout_constraint=constraint, warn=False)
             lowering.lowerings[op] = _carrying(lowering.lowerings[op])
         except (AttributeError, TypeError) as error:  # of a torch that has it otherwise
             log.once("splice", f"{op} has no lowering of its own: {type(error).__name__}: {error}")
@@ -67,6 +72,7 @@ def _carrying(plain: Callable[..., Any]) -> Callable[..., Any]:
         return found
 
     lower._is_fallback_handler = True  # type: ignore[attr-defined]  # torch asks for it
+    setattr(lower, OURS, True)
     return lower
 
 

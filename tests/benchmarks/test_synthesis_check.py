@@ -171,7 +171,7 @@ def test_a_check_that_was_cut_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(confined, "each", noted)
     sample = synthesis_check.checked(rows, arguments(out=tmp_path))
     assert sample is not None and len(asked) == 2 and first not in asked
-    assert sample["found"]["constant"] == sample["found"]["stochastic"] == 1
+    assert sample["found"]["constant"] == sample["found"]["stochastic"] == 1, sample["wrong"]
 
 
 def test_a_row_that_found_no_memory_beside_others_is_looked_at_alone(
@@ -214,7 +214,8 @@ def test_rows_run_confined_and_the_result_file_says_what_was_found(tmp_path: Pat
 
     if offered().why_no_untrusted_code is None:
         assert found["row 2"] == {"does not run"}
-    assert found["row 1"] == {"unused operator"} and found["row 3"] == {"does not run"}
+    assert found["row 1"] == {"unused operator"}, sample["wrong"]
+    assert found["row 3"] == {"does not run"}
     assert "row 0" not in found and sample["found"].keys() == set(KINDS)
     synthesis_results.write(tmp_path / "results", "check some", sample)
     said = json.loads((tmp_path / "results" / "synthesis.json").read_text())

@@ -61,6 +61,7 @@ def test_a_row_replays_as_far_as_the_source_of_its_kernels(tmp_path: Path) -> No
     routed = CODE.format(first="x = x * sum(int(n) for n in (x[0] > 0).nonzero())")
     items.append(("routed", {**items[0][1], "code": routed}))
     found = dict(confined.each(items, replay, jobs=1, target="cpu", limit_s=240, read=OWN))
+    assert "regions" in found["id0"], found["id0"]
     covered = [part["family"] for part in found["id0"]["regions"] if not part["reason"]]
     assert covered and all(covered), found["id0"]
     assert "ValueError" in found["id1"]["failed"]

@@ -67,6 +67,17 @@ def test_a_kernel_reads_a_constant_that_its_graph_holds(
     assert "left to Inductor" not in caplog.text
 
 
+def test_a_kernel_reads_a_constant_where_inductor_had_made_a_lowering_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from torch._inductor import lowering
+
+    op = torch.ops.cuda_agent.run_2_1.default
+    monkeypatch.delitem(lowering.lowerings, op, raising=False)
+    lowering.make_fallback(op, warn=False)
+    test_a_kernel_reads_a_constant_that_its_graph_holds(tmp_path, "many", caplog)
+
+
 def test_nothing_forced_is_kept_or_found_by_others(tmp_path: Path) -> None:
     call, seen = compiled(tmp_path, 1)
     x = torch.randn(3, 5)

@@ -218,8 +218,6 @@ def _finish(
         card = {"stage": name, "seed": run.config.seed, "held_out": held_out, "figures": last}
         export(learner, card, run.folder / "policy")
         _write(folder / DONE, said)
-        for old in checkpoint.steps_in(folder)[:-1]:
-            shutil.rmtree(checkpoint.path_of(folder, old), ignore_errors=True)
     run.ranks.everyones(None)
     return said
 
