@@ -27,6 +27,9 @@ WHOLE, FORGETS, SEARCH_S = "CHAOS_WHOLE", "CHAOS_FORGETS", "CHAOS_SEARCH_S"
 SHAPE = (64, 512)
 PATIENCE_S, LOOKING_S, IDLE_S = 20.0, 120.0, 5.0
 """How long a user waits in the background mode; one that looks, for a kernel that there must be; and for none."""
+BUDGET_S = 120.0
+"""Of a graph. The same for who looks, as another one names another compilation; and long, since on a machine with other
+work one that is spent is no fault."""
 PACKAGES = ("torch", "cuda_agent_backend", "sandbox", "kernel_cache")
 """Whose code a user's process runs."""
 COMPILES = os.path.join("torch", "_inductor", "compile_fx.py")  # noqa: PTH118
@@ -165,7 +168,7 @@ def _compiled(
     own = {
         "search": "search" if wishes["mode"] == "warm" else wishes["mode"],
         "acceptance": wishes["acceptance"],
-        "budget_s": wishes.get("budget_s", 30.0),
+        "budget_s": wishes.get("budget_s", BUDGET_S),
         "min_bytes": 0,
         "progress": "off",
     }
@@ -321,7 +324,7 @@ def acceptance(arguments: Sequence[str]) -> int:
     return process.main()
 
 
-def _scripted_measurement(request: Any, say: Callable[[str], None]) -> Any:
+def _scripted_measurement(request: Any, say: Callable[[str], None], *_: Any) -> Any:
     from cuda_agent_backend.acceptance.process import _promises
     from cuda_agent_backend.acceptance.rule import Acceptance, Measurement
     from cuda_agent_backend.runtime.kernels import open_kernels

@@ -25,8 +25,6 @@ from sandbox import scratch
 
 PATIENCE_S, WHOLE_PATIENCE_S = 180.0, 360.0
 """For a round's users, and for the one that looks what is left of it."""
-LOOK_S = 120.0
-"""Budget of the one that looks."""
 TELLING_S = 1.0
 LEFT_S = 10.0
 """After so long nothing may be left."""
@@ -187,8 +185,7 @@ def _start(
         **({"CHAOS_FORGETS": "1"} if plan.forgets else {}),
         **({} if look else {"CHAOS_SEARCH_S": str(plan.search_s)}),
     }
-    # Who looks has time: on a machine with other work, a budget that is spent is no fault.
-    budget = {"budget_s": LOOK_S} if look else {"budget_s": 40.0} if plan.whole else {}
+    budget = {"budget_s": 40.0} if plan.whole else {}
     wishes = [
         json.dumps(
             {"mode": u.mode, "acceptance": u.acceptance, "models": u.models, "look": look} | budget
