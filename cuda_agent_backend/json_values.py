@@ -23,6 +23,15 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def object_in(text: Any) -> dict[str, Any]:
+    """The JSON object that a text is; an empty one of anything else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON object aside and rename it into place, so that a reader never sees half of it. May raise OSError.
 

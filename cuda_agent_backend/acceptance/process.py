@@ -167,14 +167,12 @@ def run(
     of_layouts = not promises and static_inputs is None
     if request["eager_layouts"] and not of_layouts:
         inductor.update(EAGERS)
-    frugal_from = FRUGAL_BYTES if graph.target == "cuda" else None
+    frugal_at = FRUGAL_BYTES if graph.target == "cuda" else None
 
     def measure() -> Acceptance:
         with in_turns(lock):
             seed, origins = int(request["seed"]), request["origins"]
-            trial = Trial(
-                graph, inductor, seed, lock, recorded, static_inputs, origins, frugal_from
-            )
+            trial = Trial(graph, inductor, seed, lock, recorded, static_inputs, origins, frugal_at)
             if not promises and time.monotonic() > deadline + lock.waited_s:
                 return Acceptance((), "the budget ended before the graph was measured", False)
             if of_layouts:

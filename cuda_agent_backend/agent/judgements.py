@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from typing import Any
 
 from cuda_agent_backend.agent.protocol import Message, ToolCall
+from cuda_agent_backend.json_values import object_in
 
 JUDGING = ("verify", "profile")
 """Tools of which each call is a judgement."""
@@ -42,14 +41,8 @@ class Tally:
         if message["role"] != "tool" or call is None:
             return False
         counts = is_judgement(call, str(message["content"]), self.profiled)
-        if call.name == "profile" and isinstance(_object(message["content"]).get("speedup"), dict):
-            self.profiled.add(str(_object(call.arguments).get("candidate")))
+        if call.name == "profile" and isinstance(
+            object_in(message["content"]).get("speedup"), dict
+        ):
+            self.profiled.add(str(object_in(call.arguments).get("candidate")))
         return counts
-
-
-def _object(text: Any) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

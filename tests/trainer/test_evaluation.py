@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import toy_world
 from toy_world import ToyTools, ToyVerdict, ToyWorld
 
 from trainer import command
@@ -337,21 +338,10 @@ def test_what_is_no_episode_in_the_file_is_said_with_its_line(tmp_path: Path) ->
             EpisodeBook(path).lines("w")
 
 
-TOML = """
+TOML = f"""
 threads = 1
 stages = ["eval"]
-[model]
-hidden = 16
-layers = 1
-heads = 1
-key_heads = 1
-head = 16
-inner = 32
-window = 1024
-[world]
-kind = "factory"
-factory = "toy_world:make"
-[eval]
+{toy_world.TOML}[eval]
 judgements = [1]
 turns = 6
 seeds = 0

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import toy_world
 from toy_world import ToyTools, ToyWorld
 
 from cuda_agent_backend.agent.policies.registry import make_policy, missing
@@ -159,21 +160,10 @@ def test_a_run_that_was_killed_goes_on_with_the_same_curve(
         assert (last[0] / name).read_bytes() == (last[1] / name).read_bytes()
 
 
-TOML = """
+TOML = f"""
 threads = 1
 stages = ["pretrain"]
-[model]
-hidden = 16
-layers = 1
-heads = 1
-key_heads = 1
-head = 16
-inner = 32
-window = 1024
-[world]
-kind = "factory"
-factory = "toy_world:make"
-[pretrain]
+{toy_world.TOML}[pretrain]
 steps = 40
 episodes = 16
 attempts = 1

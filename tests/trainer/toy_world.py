@@ -19,6 +19,20 @@ TASK = (
     '"outputs":[{"n":0}],"target":"cuda"}'
 )
 TEAMS = (32, 64, 128, 256)
+TOML = """
+[model]
+hidden = 16
+layers = 1
+heads = 1
+key_heads = 1
+head = 16
+inner = 32
+window = 1024
+[world]
+kind = "factory"
+factory = "toy_world:make"
+"""
+"""Of a configuration: the smallest model, and this world."""
 
 
 @dataclass(frozen=True)

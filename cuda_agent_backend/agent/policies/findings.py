@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cuda_agent_backend.agent.protocol import Message
+from cuda_agent_backend.json_values import object_in
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Finding:
 def findings_of(messages: Sequence[Message]) -> list[Finding]:
     """All candidates that were timed, in the order in which they were first."""
     asked = {
-        call["id"]: (call["function"]["name"], _object(call["function"]["arguments"]))
+        call["id"]: (call["function"]["name"], object_in(call["function"]["arguments"]))
         for message in messages
         for call in message.get("tool_calls", ())
     }
@@ -35,7 +36,7 @@ def findings_of(messages: Sequence[Message]) -> list[Finding]:
         if message["role"] != "tool" or message["tool_call_id"] not in asked:
             continue
         tool, arguments = asked[message["tool_call_id"]]
-        answer = _object(message["content"])
+        answer = object_in(message["content"])
         if tool == "sketch" and isinstance(answer.get("candidate"), str):
             schedules.setdefault(answer["candidate"], arguments.get("schedule", []))
         if tool == "profile" and isinstance(answer.get("speedup"), dict):
@@ -48,7 +49,7 @@ def nearest_first(message: Message, schedule: list[Any]) -> Message:
 
     Other messages, and all where there is no schedule, are as they were.
     """
-    answer = _object(message["content"]) if message["role"] == "tool" else {}
+    answer = object_in(message["content"]) if message["role"] == "tool" else {}
     proposed = answer.get("schedules")
     if not schedule or not isinstance(proposed, list):
         return message
@@ -67,11 +68,3 @@ def differences(one: list[Any], other: list[Any]) -> int:
             return 1000
         count += sum(a.get(name) != b.get(name) for name in {*a, *b})
     return count
-
-
-def _object(text: Any) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
