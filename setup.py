@@ -16,6 +16,7 @@ PACKAGES = ("cuda_agent_backend", "trainer", "sandbox", "kernel_cache")
 REQUIRES = [
     "torch>=2.11,<2.15",
     "diskcache>=5.6.3,<6",
+    "filelock>=3.13,<5",
     "google-re2>=1.1",
     "jsonschema>=4.21,<5",
     "ninja>=1.11",

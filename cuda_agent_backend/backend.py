@@ -6,7 +6,7 @@ Inductor compiles; our pass puts verified kernels in. What fails on our side is 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from cuda_agent_backend.hook.restart import Restart
 from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.registration import allow_registering_again
 from cuda_agent_backend.runtime.cuda_graph import CudaGraphCall
+from cuda_agent_backend.runtime.inductor_failures import no_compiler, removed_cut_library
 from cuda_agent_backend.runtime.replayable import (
     dynamo_graph_name,
     dynamo_static_inputs,
@@ -44,6 +45,7 @@ def cuda_agent(
     options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Compile a Dynamo graph. Raises `options.OptionError` on a wrong option; other faults of ours are only logged."""
+    compiler: Callable[[GraphModule, Sequence[Any], Options], Any]
     try:
         settings = Settings.from_environment()
     except SettingsError as error:
@@ -106,6 +108,7 @@ def _compile_hooked(
     hook.examples = tuple(example_inputs)
     hook.nested = any(isinstance(module, GraphModule) for module in gm.children())
     hook.restartable_since = time.monotonic() if may_restart and not hook.nested else None
+    reported = len(hook.reports)
     try:
         with ExitStack() as stack:
             inner = stack.enter_context(_prepacking(hook)) if options.prepack else None
@@ -117,6 +120,9 @@ def _compile_hooked(
     except Restart:
         return _compile_hooked(spare, example_inputs, options, hook, may_restart=False)
     except Exception as error:
+        if may_restart and removed_cut_library(error):
+            del hook.reports[reported:]
+            return _compile_hooked(spare, example_inputs, options, hook, may_restart=False)
         asked = isinstance(error, RestartAnalysis)  # Dynamo is to trace anew
         if asked or no_compiler(error) or not (decomposed or _changed(hook)):
             return _without_compiler(spare, error)
@@ -131,24 +137,17 @@ def _changed(hook: KernelPass) -> bool:
     return any(report.count("hit") or report.eager_layouts for report in hook.reports)
 
 
-def compile_plain(gm: GraphModule, example_inputs: Sequence[Any], options: Options) -> Any:
+def compile_plain(
+    gm: GraphModule, example_inputs: Sequence[Any], options: Options, may_repeat: bool = True
+) -> Any:
     """Inductor alone, eager where it has no compiler."""
     spare = copy_of(gm)
     try:
         return _compile_fx(gm, example_inputs, dict(options.inductor))
     except Exception as error:
+        if may_repeat and removed_cut_library(error):
+            return compile_plain(spare, example_inputs, options, may_repeat=False)
         return _without_compiler(spare, error)
-
-
-def no_compiler(error: BaseException | None) -> bool:
-    """Whether Inductor failed for want of a C++ compiler."""
-    from torch._inductor import exc
-
-    while error is not None:
-        if isinstance(error, exc.InvalidCxxCompiler):
-            return True
-        error = error.__cause__ or getattr(error, "inner_exception", None) or error.__context__
-    return False
 
 
 def _without_compiler(gm: GraphModule, error: Exception) -> Any:

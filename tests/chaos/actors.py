@@ -34,9 +34,6 @@ PACKAGES = ("torch", "cuda_agent_backend", "sandbox", "kernel_cache")
 """Whose code a user's process runs."""
 COMPILES = os.path.join("torch", "_inductor", "compile_fx.py")  # noqa: PTH118
 """Where Inductor begins to compile."""
-CUT_OFF = "file too short"
-"""What the loader says of a library whose compiler was ended while it wrote it; Inductor has no other name for it
-meanwhile."""
 TELLS = signal.SIGUSR2
 """Has a process say where all its threads are."""
 _clock = faults.Clock()
@@ -63,6 +60,7 @@ def prepare() -> None:
     from cuda_agent_backend.runtime.machine import toolchain_of
     from cuda_agent_backend.sources import source_digest
     from sandbox.isolation.confine import offered
+    from sandbox.workers.fork_server import own_progress_lock
 
     offered()
     toolchain_of("cpu")
@@ -72,6 +70,7 @@ def prepare() -> None:
         torch.compile(lambda x: torch.cos(x) + 1)(torch.ones(SHAPE))
         torch.compile(lambda x: torch.cos(x) - 1, backend="eager")(torch.ones(SHAPE))
     torch._dynamo.reset()
+    own_progress_lock()
 
 
 def act(kind: str, arguments: Sequence[str]) -> int:
@@ -198,8 +197,7 @@ def _compiled(
 
 
 def is_torchs_own(error: Exception) -> bool:
-    """Whether torch could not write a file of its own, or loads one that a killed process had begun: with a full disk,
-    or after a kill, that fails without us as well.
+    """Whether torch could not write a file of its own: with a full disk that fails without us as well.
 
     Torch raised it, and if code of ours was on the way, all that this did was to have Inductor compile.
     """
@@ -208,8 +206,7 @@ def is_torchs_own(error: Exception) -> bool:
     whose = [(_package(name), name) for name in frames if _package(name)]
     ours = [number for number, (package, _) in enumerate(whose) if package != "torch"]
     below = whose[ours[-1] + 1 :] if ours else whose
-    cut_off = isinstance(inner, ImportError) and CUT_OFF in str(inner)
-    if not (isinstance(inner, OSError) or cut_off) or not below:
+    if not isinstance(inner, OSError) or not below:
         return False
     return not ours or below[0][1].endswith(COMPILES)
 

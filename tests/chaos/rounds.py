@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos import faults
-from chaos.actors import CUT_OFF, TELLS
+from chaos.actors import TELLS
 from chaos.plan import FOLDERS, MODELS, WINNERS, Fault, Plan, User, plan_of
 from chaos.warm_fork import ADDRESS, MODULES, Warm, WarmPopen
 from kernel_cache import KernelCache, Record
@@ -236,7 +236,7 @@ def _await(place: Path, user: WarmPopen, patience_s: float, seen: Seen, plan: Pl
         seen.problems.append(f"a user ended with status {code}")
     seen.problems += [f"{t['model']} is not eager's" for t in told if t.get("equal") is False]
     for why in (t["torchs_own"] for t in told if "torchs_own" in t):
-        excused = _was_killed(plan) if CUT_OFF in why else _wanted_files(plan)
+        excused = _wanted_files(plan)
         (seen.notes if excused else seen.problems).append(f"torch could not compile: {why}")
     seen.problems += [f"{t['left_open']} descriptors stay open" for t in told if t.get("left_open")]
 
@@ -244,11 +244,6 @@ def _await(place: Path, user: WarmPopen, patience_s: float, seen: Seen, plan: Pl
 def _wanted_files(plan: Plan) -> bool:
     """Whether a user could not write for a while."""
     return any((f.do, f.target) in FOLDERS and f.target != "search" for f in plan.faults)
-
-
-def _was_killed(plan: Plan) -> bool:
-    """Whether a user, with its compilers, was ended."""
-    return any(f.target == "user" and f.do.startswith("SIG") for f in plan.faults)
 
 
 def _undisturbed(

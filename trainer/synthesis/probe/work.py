@@ -124,8 +124,15 @@ def tidy(target: str) -> None:
     torch._dynamo.reset()
     gc.collect()
     if target == "cuda" and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+        _give_back(target)
         torch.cuda.reset_peak_memory_stats()
+
+
+def _give_back(target: str) -> None:
+    """Give memory that the allocator keeps for later back to the device: compiling takes seconds, in which others can
+    use it."""
+    if target == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _cpu_seconds() -> float:
@@ -333,6 +340,8 @@ class _WhileRunning:
 
 def _compile(look: Look) -> None:
     """Compile it, compare, and note what the compiler sees."""
+    with look.shared():
+        _give_back(look.request.target)
     seen = Seen()
     subject, running = look.subject, _WhileRunning(look.shared)
     turns = MeanwhileAndAlone(running.compiling, look.alone)
