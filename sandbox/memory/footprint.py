@@ -111,8 +111,8 @@ class Footprint:
     def _frugal(self, phase: Phase) -> int:
         check = max(self._candidate + self._judge, self._doubt)
         match phase:
-            case "baselines":
-                return self._baseline + self.inputs
+            case "baselines":  # the judge has its inputs, and draws
+                return self._baseline + self.inputs + STEP_BYTES
             case "check":
                 return check
             case "profile":

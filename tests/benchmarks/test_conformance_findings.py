@@ -300,8 +300,32 @@ def test_cases_that_a_later_commit_ran_again_say_what_they_had_been(tmp_path: Pa
     later.add(row("c|int8|0", "covered", "covered"))
     with pytest.raises(ValueError, match="c\\|int8\\|0"):
         table.merged([tmp_path / "whole"], [tmp_path / "later"])
-    with pytest.raises(ValueError, match="no folder has a run on cpu"):
+    with pytest.raises(ValueError, match="nothing has a run on cpu"):
         table.merged([], [tmp_path / "later"])
+
+
+def test_operators_of_a_file_are_taken_again_whole(tmp_path: Path) -> None:
+    facts: dict[str, Any] = {"target": "cpu", "machine": {}, "versions": {"torch": "t"}}
+    facts |= {"rounds": 8, "schedules": 2}
+    before = {"a|int8|0": "wrong", "a|int8|1": "left", "b|int8|0": "crash", "b|int8|2": "left"}
+    after = {"a|int8|0": "covered", "a|int8|1": "covered"}
+    for name, cases in (("before", before), ("again", after), ("both", {**before, **after})):
+        rows = Rows(tmp_path / name, {**facts, "commit": name})
+        for case, outcome in cases.items():
+            rows.add(row(case, outcome, "left" if outcome == "left" else "covered"))
+        if name == "again":
+            rows.add(row("c|int8|0", "wrong", "covered"))  # not of the part that the file has
+    table.write([tmp_path / "before"], tmp_path)
+    found = table.write([], tmp_path, [tmp_path / "again"])["targets"]["cpu"]
+    anew = table.merged([tmp_path / "both"])["cpu"]
+    assert {**found, "commit": "both", "again": 0} == {**anew, "again": 0}
+    (again,) = found["again"]
+    assert (found["commit"], again["commit"], again["cases"]) == ("before", "again", 2)
+    assert [entry["case"] for entry in again["bad_before"]] == ["a|int8|0"]
+    part = Rows(tmp_path / "part", {**facts, "commit": "part"})
+    part.add(row("b|int8|0", "covered", "covered"))
+    with pytest.raises(ValueError, match="b\\|int8\\|2"):
+        table.write([], tmp_path, [tmp_path / "part"])
 
 
 def test_other_positions_of_equal_values_are_not_wrong(tmp_path: Path) -> None:
