@@ -105,4 +105,6 @@ def summarise(samples: Mapping[str, Facts]) -> Facts:
         elif what == "replay":
             entry |= sample["set"]
             entry |= {key: sample[key] for key in ("replayed", "regions", "covered", "left")}
+        elif what == "rate":
+            entry |= {key: sample[key] for key in ("tasks_a_card_hour", "cores_a_card")}
     return summary

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainer import command
-from trainer.synthesis import run
+from trainer.synthesis import pace, run
 from trainer.synthesis.compose.rules import RuleComposer
 from trainer.synthesis.compose.task import Composed, Wishes
 from trainer.synthesis.dataset import journal
@@ -85,6 +85,36 @@ def test_a_run_that_goes_on_repeats_nothing_and_gives_the_same_set(
     assert card.startswith("---\nlicense: apache-2.0\n") and "stochastic" in card
 
 
+def test_what_each_run_came_to_is_noted_beside_the_report(
+    tmp_path: Path, looked_at: list[int]
+) -> None:
+    pytest.importorskip("pyarrow")
+    made(tmp_path, 4)
+    made(tmp_path, 9)
+    runs = pace.runs_in(tmp_path / "report.json")
+    entries = journal.lines((tmp_path / journal.NAME).read_bytes())[1:]
+    late = len(entries) - sum(run["looked_at"] for run in runs)
+    assert len(runs) == 2 and 0 <= late <= 4, "both jobs may decide one more while a run ends"
+    assert all(0 < run["passed"] < run["looked_at"] and run["seconds"] >= 0 for run in runs)
+    assert [run["jobs"] for run in runs] == [2, 2]
+    (tmp_path / "report.json").write_text("[]")
+    assert pace.runs_in(tmp_path / "report.json") == []
+
+
+def test_the_rate_counts_a_cards_seconds_once() -> None:
+    def ran(began: float, seconds: float, card: str, passed: int) -> pace.Run:
+        facts = {"jobs": 5, "cores": 32, "device_name": "H", "looked_at": 2 * passed}
+        return {"began": began, "seconds": seconds, "card": card, "passed": passed, **facts}
+
+    beside = [ran(0, 100, "0", 10), ran(10, 80, "0", 10), ran(0, 100, "1", 20)]
+    found = pace.rate_of([*beside, ran(150, 50, "0", 10)])
+    assert (found["card_seconds"], found["passed"], found["looked_at"]) == (250.0, 50, 100)
+    assert (found["tasks_a_card_hour"], found["cores_a_card"]) == (720, 32.0)
+    assert pace.rate_of(beside)["cores_a_card"] == 16.0
+    with pytest.raises(ValueError, match="no run"):
+        pace.rate_of([])
+
+
 def test_the_card_of_a_folder_tells_of_each_set_in_it(tmp_path: Path, looked_at: list[int]) -> None:
     pytest.importorskip("pyarrow")
     yaml = pytest.importorskip("yaml")
@@ -126,7 +156,9 @@ def test_the_pieces_of_a_set_make_the_set_that_one_run_makes(
         for name in ("m.parquet", "whole/ops-cpu.parquet")
     ]
     assert rows[0] == rows[1] and len(rows[0]) == 30
-    assert (tmp_path / "README.md").exists() and (tmp_path / "report.json").exists()
+    assert (tmp_path / "README.md").exists()
+    runs = json.loads((tmp_path / "report.json").read_text())["runs"]
+    assert [run["jobs"] for run in runs] == [2, 2, 2] and sum(run["passed"] for run in runs) >= 30
 
 
 def test_pieces_that_end_early_or_do_not_belong_together_are_said(

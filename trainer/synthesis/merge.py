@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.synthesis import pace
 from trainer.synthesis.dataset import journal
 from trainer.synthesis.dataset.rows import row_of
 from trainer.synthesis.filters.similarity import Program
-from trainer.synthesis.run import write_rows
+from trainer.synthesis.run import REPORT, write_rows
 from trainer.synthesis.tally import Tally
 
 ALIKE = ("seed", "composer", "device", "torch", "transformers", "window", "sizes")
@@ -77,7 +78,8 @@ def merge(folders: Sequence[Path], count: int, programs: Sequence[Program]) -> M
         row_of(entry, {name: names[entry["seed"]][name] for name in NAMES}) for entry in tally.kept
     ]
     lacking = "" if len(rows) >= count else _lacking(seed, found)
-    return Merged(rows, {**tally.report(), "pieces": len(found)}, lacking)
+    runs = [run for piece in found for run in pace.runs_in(piece.path.with_name(REPORT))]
+    return Merged(rows, {**tally.report(), "pieces": len(found), pace.RUNS: runs}, lacking)
 
 
 def write(merged: Merged, file: Path) -> None:

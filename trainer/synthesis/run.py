@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from cuda_agent_backend.json_values import plain, write_json
+from trainer.synthesis import pace
 from trainer.synthesis.compose import sized
 from trainer.synthesis.compose.task import Composer, Wishes
 from trainer.synthesis.dataset import card, journal, parquet
@@ -27,6 +28,8 @@ from trainer.synthesis.probe.client import Prober, lock_of
 from trainer.synthesis.tally import Tally
 
 log = logging.getLogger(__name__)
+
+REPORT = "report.json"
 
 SEEDS_PER_TASK, MORE_SEEDS = 30, 200
 """A run gives up after so many seed numbers for each task wanted, and so many more."""
@@ -109,6 +112,7 @@ def run(
     other = kept.open()
     if other is not None:
         return other
+    began, known = time.time(), set(kept.entries)
     tally = Tally.of(settings.share, settings.programs)
     limits = Limits(settings.limit_s, DEVICE_BYTES[settings.wishes.device])
     work = Work(settings, composer, machine, limits, kept)
@@ -123,7 +127,9 @@ def run(
             finally:
                 work.stopped.set()
     finally:
-        write_set(settings, tally, machine)
+        new = [entry for seed, entry in kept.entries.items() if seed not in known]
+        own = [pace.run_of(new, began, time.time(), settings.jobs, machine)] if new else []
+        write_set(settings, tally, machine, [*pace.runs_in(settings.out / REPORT), *own])
     return tally
 
 
@@ -215,14 +221,18 @@ def _in_order(
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def write_set(settings: Settings, tally: Tally, machine: Machine) -> None:
-    """The rows, the card and the report of what there is now; of a piece the report alone (see `merge`)."""
+def write_set(settings: Settings, tally: Tally, machine: Machine, runs: Sequence[pace.Run]) -> None:
+    """The rows, the card and the report of what there is now; of a piece the report alone (see `merge`).
+
+    runs: what each that worked on it came to.
+    """
+    report = {**tally.report(), pace.RUNS: list(runs)}
     if settings.part[1] > 1:
-        write_json(settings.out / "report.json", tally.report())
+        write_json(settings.out / REPORT, report)
         return
     rows = [row_of(entry, machine.names) for entry in tally.kept]
     if rows:
-        write_rows(rows, tally.report(), settings.file)
+        write_rows(rows, report, settings.file)
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any], file: Path) -> None:
@@ -230,4 +240,4 @@ def write_rows(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any], fil
     file.parent.mkdir(parents=True, exist_ok=True)
     parquet.write(rows, file, report["dropped"])
     card.write(file.parent)
-    write_json(file.parent / "report.json", report)
+    write_json(file.parent / REPORT, report)
