@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.arena.figures import Game, figures, ratio
-from trainer.arena.play import chance, play
+from trainer.arena.play import BUDGETS, chance, play
 from trainer.arena.splits import SPLITS, Fold
 from trainer.rivals.registry import CONTROLS, RIVALS, TODAY
 from trainer.world.files import read
@@ -46,7 +46,19 @@ class Results:
                 part[rival]["over_today"] = ratio(games, today)
         for split, part in splits.items():
             charge(part, self.games, split, tables)
-        return {"tables": described(tables), "splits": splits}
+        games: dict[str, Any] = {}
+        for (split, rival), own in sorted(self.games.items()):
+            games.setdefault(split, {})[rival] = raw(own)
+        return {"tables": described(tables), "splits": splits, "games": games}
+
+
+def raw(games: Sequence[Game]) -> dict[str, list[list[float | None]]]:
+    """By table, of each seed: the slowdown at each of `BUDGETS`, and the judgements to 95 % of the best."""
+    found: dict[str, list[list[float | None]]] = {}
+    for game in sorted(games, key=lambda game: (game.table, game.seed)):
+        slowdowns = [round(game.played.at[budget].slowdown, 4) for budget in BUDGETS]
+        found.setdefault(game.table, []).append([*slowdowns, game.played.judgements])
+    return found
 
 
 def charge(
