@@ -46,10 +46,10 @@ class Results:
                 part[rival]["over_today"] = ratio(games, today)
         for split, part in splits.items():
             charge(part, self.games, split, tables)
-        games: dict[str, Any] = {}
+        played: dict[str, Any] = {}
         for (split, rival), own in sorted(self.games.items()):
-            games.setdefault(split, {})[rival] = raw(own)
-        return {"tables": described(tables), "splits": splits, "games": games}
+            played.setdefault(split, {})[rival] = raw(own)
+        return {"tables": described(tables), "splits": splits, "games": played}
 
 
 def raw(games: Sequence[Game]) -> dict[str, list[list[float | None]]]:
