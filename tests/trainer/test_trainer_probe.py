@@ -327,3 +327,33 @@ def test_the_device_is_left_to_others_while_a_task_is_compiled() -> None:
     assert turns == ["begin", "end"] * pairs
     compiled(lambda x: x.cos(), Seen(), turns_of)(x.detach())
     assert len(turns) == 2 * pairs, "a turn was taken within what is timed"
+
+
+def test_comparisons_that_follow_each_other_are_one_turn_until_it_is_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from trainer.synthesis.probe import work
+
+    turns: list[str] = []
+
+    @contextlib.contextmanager
+    def turn() -> Iterator[None]:
+        turns.append("begin")
+        try:
+            yield
+        finally:
+            turns.append("end")
+
+    monkeypatch.setattr(work, "STRETCH_S", 60.0)
+    with work._Stretches(turn) as stretches:
+        for _ in range(3):
+            with stretches.turn():
+                assert turns == ["begin"]
+        assert turns == ["begin"]
+        monkeypatch.setattr(work, "STRETCH_S", 0.0)
+        with stretches.turn():
+            pass
+        assert turns == ["begin", "end"], "it has lasted long enough"
+        with pytest.raises(ValueError, match="no memory"), stretches.turn():
+            raise ValueError("no memory")
+    assert turns == ["begin", "end"] * 2

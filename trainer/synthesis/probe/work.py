@@ -30,6 +30,8 @@ from trainer.synthesis.probe.values import apart, described
 QUICK_CALLS, ROUNDS = 3, 5
 FAR_BEYOND = 0.5
 """Seconds, or the longest time wanted where that is more: a call that takes longer is made once only."""
+STRETCH_S = 0.25
+"""How long a task has the device in a turn for its comparisons, at least one of them."""
 HALF = (torch.float16, torch.bfloat16)
 SMALL_CHANGE = 0.1
 """A weight that is all zeros is moved by normal numbers of this size."""
@@ -211,15 +213,18 @@ def _values(look: Look) -> None:
     In float32 without TF32: in shorter formats rounding hides that a weight is cancelled by what follows.
     """
     subject, inputs = look.subject, look.inputs
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        with look.shared():
+    with (
+        torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
+        _Stretches(look.shared) as turns,
+    ):
+        with turns.turn():
             other = subject.draw(1)
             exact = _in_float32(subject, inputs)
             if exact is not subject:
                 inputs, other = [[_longer(x) for x in given] for given in (inputs, other)]
             # Of results alone: gradients differ with what they are taken of.
             plain = replace(exact, training=False)
-            as_it_is = _AsItIs(plain, inputs, plain.run(plain.model, inputs), look.shared)
+            as_it_is = _AsItIs(plain, inputs, plain.run(plain.model, inputs), turns.turn)
         _dependence(as_it_is, other, look.facts)
 
 
@@ -296,6 +301,35 @@ def _other_weight(kept: Tensor, generator: torch.Generator) -> Tensor:
     noise = torch.randn(kept.shape, generator=generator, device=kept.device)
     changed = kept.float() + noise * max(spread, SMALL_CHANGE)
     return changed.abs() if bool((kept >= 0).all()) else changed
+
+
+class _Stretches:
+    """Turns that follow at once are one, until it has lasted `STRETCH_S`: before each new one all have their turn who
+    wait for the device alone, and a task has as many comparisons as weights."""
+
+    def __init__(self, take: Callable[[], AbstractContextManager[None]]) -> None:
+        self._take, self._turn = take, ExitStack()
+        self._began: float | None = None
+
+    def __enter__(self) -> _Stretches:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Work that needs the device."""
+        if self._began is None:
+            self._turn.enter_context(self._take())
+            self._began = time.monotonic()
+        yield
+        if time.monotonic() - self._began > STRETCH_S:
+            self._end()
+
+    def _end(self) -> None:
+        self._turn.close()
+        self._began = None
 
 
 class _WhileRunning:
