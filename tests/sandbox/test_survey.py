@@ -7,7 +7,7 @@ from judge_kit import candidate, silu_bias, silu_candidate, sized
 
 from sandbox.failures import Refused
 from sandbox.judge import Judge
-from sandbox.judge.survey import Surveyed, SurveyEffort
+from sandbox.judge.survey import Found, Surveyed, SurveyEffort, share_set_up
 from sandbox.plan.candidate import Candidate
 from sandbox.verdict import Correct
 
@@ -51,6 +51,17 @@ def test_the_leaders_are_timed_again_and_no_others(surveyed: Surveyed) -> None:
     again = [len(found.retimed) for found in surveyed.found]
     assert sorted(again) == [0, 0, 0, 0, SHORT.again, SHORT.again]
     assert all(len(f.retimed) == len(f.retimed_baseline) for f in surveyed.found)
+
+
+def test_the_first_checked_pays_no_more_than_the_others_for_what_all_need() -> None:
+    cost = [0.0, 5.0, 0.5, 0.25, 0.75]  # the first one did not compile
+    found = [Found(Refused("no"), check_s=seconds) for seconds in cost]
+    share_set_up(found)
+    assert [one.check_s for one in found] == [0.0, 0.5, 0.5, 0.25, 0.75]
+    cheap = [Found(Refused("no"), check_s=seconds) for seconds in (0.25, 0.5)]
+    share_set_up(cheap)
+    share_set_up([])
+    assert [one.check_s for one in cheap] == [0.25, 0.5]
 
 
 def test_baselines_and_seconds_of_the_steps_are_told(surveyed: Surveyed) -> None:

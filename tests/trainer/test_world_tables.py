@@ -24,7 +24,7 @@ from trainer.world.replay import PAIRS, Replay
 from trainer.world.replay_tools import NOT_MEASURED, ReplayTools, enough_pairs
 from trainer.world.row_of import kernel_facts, row_of
 from trainer.world.rows import from_dict, table_id, to_dict
-from trainer.world.schedules import enumerate_schedules, sampled
+from trainer.world.schedules import enumerate_schedules, is_whole, sampled
 from trainer.world.sources import NoTasks, Region, Source, part_of, sources
 
 
@@ -121,6 +121,33 @@ def test_candidates_are_drawn_the_same_each_time_and_proposals_are_among_them() 
     assert {o.name for o in found.legal if o.proposed} <= {o.name for o in drawn}
     assert [o.rank for o in drawn] == sorted(o.rank for o in drawn)
     assert sampled(found, 0, "") == list(found.legal)
+
+
+def test_every_so_manieth_task_has_all_its_schedules() -> None:
+    digests = [f"{number:08x}rest" for number in range(20)]
+    assert [d for d in digests if is_whole(d, 10)] == [digests[0], digests[10]]
+    assert not any(is_whole(d, 0) for d in digests)
+
+
+def test_programs_with_a_large_input_come_last(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    shapes = {"large": [1 << 9, 1 << 20], "half": [1 << 7, 1 << 20], "small": [4]}
+    dtypes = {"large": "uint8", "half": "bfloat16", "small": "float32"}
+    rows = [
+        {"id": name, "code": PROGRAM, "inputs": [{"shape": shape, "dtype": dtypes[name]}]}
+        for name, shape in shapes.items()
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "set.parquet")
+
+    def order(*most: int) -> list[str]:
+        found = sources([tmp_path / "set.parquet"], *most)
+        assert not isinstance(found, NoTasks)
+        return [one.name for one in found if isinstance(one, Source)]
+
+    assert order() == ["half", "small", "large"]
+    assert order(1 << 20) == ["small", "large", "half"]
+    assert order(1 << 40) == ["large", "half", "small"]
 
 
 SPEC = TensorSpec("float32", (8, 8), (8, 1))

@@ -13,6 +13,9 @@ from trainer.arguments import part
 from trainer.errors import CommandError
 from trainer.world.rows import Table
 
+NEVER = 1 << 62
+"""Bytes of inputs and outputs from which the judge is sparing of memory: more than there are."""
+
 
 def add_arguments(commands: Any, whole: Any) -> None:
     """The commands' arguments. whole: a number of 1 or above."""
@@ -28,6 +31,13 @@ def add_arguments(commands: Any, whole: Any) -> None:
     measure.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes")
     measure.add_argument(
         "--per-task", type=int, default=64, metavar="N", help="schedules a table; 0: all"
+    )
+    measure.add_argument(
+        "--whole",
+        type=int,
+        default=0,
+        metavar="N",
+        help="all schedules of every N-th region; 0: of none",
     )
     measure.add_argument("--jobs", type=whole, metavar="J", help="compilers side by side")
     measure.add_argument("--part", type=part, default=(1, 1), metavar="K/N")
@@ -51,7 +61,7 @@ def measure(args: argparse.Namespace) -> int:
     """Run it; the exit status."""
     from importlib.util import find_spec
 
-    from trainer.world.sources import NoTasks, part_of, sources
+    from trainer.world.sources import MOST_BYTES, NoTasks, part_of, sources
 
     if find_spec("pyarrow") is None:  # the first table would say so, after minutes
         raise CommandError('pyarrow is not installed: pip install "cuda_agent[train]"')
@@ -59,11 +69,13 @@ def measure(args: argparse.Namespace) -> int:
         raise CommandError(
             "the launcher is not built here: pip install the project, or setup.py build_ext"
         )
-    found = sources(args.tasks)
+    found = sources(args.tasks, MOST_BYTES)
     if isinstance(found, NoTasks):
         raise CommandError(found.reason)
     if args.per_task < 0:
         raise CommandError("--per-task is a number of schedules, or 0 for all")
+    if args.whole < 0:
+        raise CommandError("--whole is a number of regions, or 0 for none")
     wanted, known = part_of(found, *args.part), frozenset(t.id for t in _read(args.known))
     with _run(args, known) as run:
         progress = run.measure(wanted, _tell)
@@ -101,6 +113,8 @@ def _run(args: argparse.Namespace, known: frozenset[str]) -> Iterator[Any]:
                 native_dir=settings.native_dir,
                 device_lock=lock,
                 arch=arch,
+                # Tensors are too small for that: it would draw and compare anew for each candidate.
+                frugal_from=NEVER,
             )
         ) as judge,
     ):
@@ -112,6 +126,7 @@ def _run(args: argparse.Namespace, known: frozenset[str]) -> Iterator[Any]:
             args.jobs or jobs_here(args.device),
             args.time_limit,
             known,
+            whole=args.whole,
             lock=lock,
         )
         yield Run(wanted, judge, Here.of(args.device))

@@ -31,13 +31,21 @@ from sandbox.task.task import Task, TaskError
 from sandbox.timing.machine import facts as machine_facts
 from sandbox.timing.roofline import operations
 from sandbox.verdict import Correct
+from trainer.errors import CommandError
 from trainer.world.families import dtype_of, family_of, structure_of
 from trainer.world.files import part, write
 from trainer.world.regions import RegionFinder
 from trainer.world.row_of import row_of
 from trainer.world.rows import STEPS, RefusedSchedule, Row, Table, table_id
-from trainer.world.schedules import MOST, Enumerated, Variant, enumerate_schedules, sampled
-from trainer.world.sources import Region, Source
+from trainer.world.schedules import (
+    MOST,
+    Enumerated,
+    Variant,
+    enumerate_schedules,
+    is_whole,
+    sampled,
+)
+from trainer.world.sources import MOST_BYTES, Region, Source
 
 log = logging.getLogger(__name__)
 Made = TypeVar("Made")
@@ -54,13 +62,17 @@ ENOUGH = 0.9
 """Of a table's candidates, the share of which something must be known."""
 
 
+class DeviceLost(CommandError):
+    """The process can use the device no more."""
+
+
 @dataclass(frozen=True)
 class MeasureSettings:
-    """out: the run's folder. per_task: candidates a table, 0 for all. jobs: compilers side by side; on cuda half as
-    many programs are looked at meanwhile. limit_s: seconds after which no further table is begun. known: ids of tables
-    that are elsewhere and not measured again. most_bytes: of a region's largest tensor. memory_bytes: of a program's
-    inputs and weights. lock: the file by which the judge takes its turns on the device; by default one in the run's
-    folder. effort: of timing."""
+    """out: the run's folder. per_task: candidates a table, 0 for all. whole: of every so-manieth task all, 0 for none.
+    jobs: compilers side by side; on cuda half as many programs are looked at meanwhile. limit_s: seconds after which no
+    further table is begun. known: ids of tables that are elsewhere and not measured again. most_bytes: of a region's
+    largest tensor. memory_bytes: of a program's inputs and weights. lock: the file by which the judge takes its turns
+    on the device; by default one in the run's folder. effort: of timing."""
 
     out: Path
     target: str
@@ -69,7 +81,8 @@ class MeasureSettings:
     jobs: int = 1
     limit_s: float = float("inf")
     known: frozenset[str] = frozenset()
-    most_bytes: int = 256 << 20
+    whole: int = 0
+    most_bytes: int = MOST_BYTES
     memory_bytes: int = 4 << 30
     lock: Path | None = None
     effort: SurveyEffort = field(default_factory=SurveyEffort)
@@ -145,14 +158,14 @@ class Run:
                     finder.find(found) if settings.target == "cuda" else _one_by_one(finder, found)
                 )
                 for prepared in self._prepared((r for rs in regions for r in rs), end):
+                    if self.progress.tables and time.monotonic() > end:
+                        break
                     table = self._table(prepared)
                     if isinstance(table, Table):
                         write([table], part(settings.out, table.id))
                         self.progress.tables += 1
                         self.progress.rows += len(table.rows)
                         tell(table)
-                    if time.monotonic() > end:
-                        break
                 if finder.failed:
                     self.progress.skipped["the program cannot be looked at"] += finder.failed
         finally:
@@ -167,6 +180,8 @@ class Run:
         ahead = AHEAD if self.settings.target == "cuda" else 0
         waiting: list[Future[Prepared | None]] = []
         for region in regions:
+            if (waiting or self.progress.tables) and time.monotonic() > end:
+                break
             waiting.append(self._preparers.submit(self._prepare, region))
             while len(waiting) > ahead:
                 made = waiting.pop(0).result()
@@ -175,6 +190,8 @@ class Run:
                 elif time.monotonic() > end:
                     return
         for future in waiting:
+            if self.progress.tables and time.monotonic() > end:
+                return
             made = future.result()
             if made is not None:
                 yield made
@@ -187,6 +204,8 @@ class Run:
         """What comes of work on a region. A bug of ours with one is not to end hours of work."""
         try:
             return work()
+        except DeviceLost:
+            raise
         except Exception as error:
             log.exception("%s", region.source)
             self._skip("", f"error of ours: {type(error).__name__}: {error}", lasting=False)
@@ -214,7 +233,8 @@ class Run:
         if isinstance(found, NotCovered):
             self._skip(id, f"not covered: {found.reason}")
             return None
-        variants = sampled(found, self.settings.per_task, task.digest)
+        whole = is_whole(task.digest, self.settings.whole)
+        variants = sampled(found, 0 if whole else self.settings.per_task, task.digest)
         if len(variants) < 2:
             self._skip(id, "fewer than two schedules")
             return None
@@ -244,6 +264,7 @@ class Run:
         if not isinstance(surveyed, Surveyed):
             log.warning("%s: no table: %s", made.region.source, surveyed.reason)
             self._skip(made.id, f"failed: {surveyed.reason}", not why_passing(surveyed))
+            self._still_usable()
             return None
         rows = [
             row_of(variant, built, found)
@@ -260,6 +281,22 @@ class Run:
             self._skip(made.id, why, lasting=False)
             return None
         return self._filled(made, surveyed, kept)
+
+    def _still_usable(self) -> None:
+        """After an assertion of the device its context fails whatever comes. Raises DeviceLost where that is this
+        process's; the baseline's process gets another one."""
+        if self.settings.target == "cpu":
+            return
+        import torch
+
+        self.judge.roles.baseline.renew()
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            raise DeviceLost(
+                f"this process can use the device no more ({error}); what is measured is kept, and the same command "
+                "goes on from there"
+            ) from error
 
     def _filled(self, made: Prepared, surveyed: Surveyed, rows: list[Row]) -> Table:
         task, found, baselines = made.task, made.found, surveyed.baselines

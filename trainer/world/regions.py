@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -16,8 +18,12 @@ from trainer.synthesis.probe.client import Prober
 from trainer.synthesis.probe.request import CROWDED, ProbeRequest
 from trainer.world.sources import REGIONS, Region, Source, regions_in
 
-LIMIT_S = 180.0
+log = logging.getLogger(__name__)
+
+LIMIT_S = 60.0
 """Of one program."""
+AHEAD = 8
+"""Programs that are looked at, or were, before their regions are asked for, beside one for each job."""
 PASSING_STAGES = ("server", "time", "process", CROWDED)
 """Where a program was cut short, which says little of it."""
 
@@ -46,8 +52,7 @@ class RegionFinder:
             kept = whole[: whole.rfind(b"\n") + 1]
             if kept != whole:  # a kill cut the last line off
                 self.path.write_bytes(kept)
-            lines = map(json.loads, kept.splitlines())
-            self._known = {line["source"]: line for line in lines}
+            self._known = {line["source"]: line for line in _readable(kept)}
         for _ in range(self.jobs):
             prober = Prober(self._lock)
             self._stack.callback(prober.stop)
@@ -58,14 +63,29 @@ class RegionFinder:
         self._stack.close()
 
     def find(self, found: Sequence[Source | Region]) -> Iterator[list[Region]]:
-        """The regions of each, in their order, some being looked at ahead."""
+        """The regions of each, as soon as they are known, some being looked at ahead."""
         threads = ThreadPoolExecutor(max_workers=self.jobs)
+        following = iter(found)
+        waiting: set[Future[list[Region]]] = set()
         try:
-            ahead = [threads.submit(self._regions, one) for one in found]
-            for future in ahead:
-                yield future.result()
+            while True:
+                room = self.jobs + AHEAD - len(waiting)
+                waiting |= {threads.submit(self._or_none, o) for o in islice(following, room)}
+                if not waiting:
+                    return
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+
+    def _or_none(self, one: Source | Region) -> list[Region]:
+        """A bug of ours with one program, or a file that cannot be written, is not to end hours of work."""
+        try:
+            return self._regions(one)
+        except Exception:
+            log.exception("%s", one.name if isinstance(one, Source) else one.source)
+            self.failed += 1
+            return []
 
     def _regions(self, one: Source | Region) -> list[Region]:
         if isinstance(one, Region):
@@ -113,6 +133,17 @@ class RegionFinder:
             os.write(file, text)
         finally:
             os.close(file)
+
+
+def _readable(content: bytes) -> Iterator[dict[str, Any]]:
+    """The lines of a file of regions; without those that a full disk spoilt."""
+    for line in content.splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and {"source", "regions"} <= set(found):
+            yield found
 
 
 def _may_pass(facts: dict[str, Any]) -> bool:

@@ -70,6 +70,12 @@ def enumerate_schedules(
     return Enumerated(analysis.family, tuple(proposals), len(space), tuple(legal), tuple(refused))
 
 
+def is_whole(digest: str, every: int) -> bool:
+    """Whether a task is one of those of which all schedules are measured: every so-manieth (0: none), by its digest, so
+    that it is the same in every run."""
+    return bool(every) and int(digest[:8], 16) % every == 0
+
+
 def sampled(found: Enumerated, most: int, seed: str) -> list[Variant]:
     """Up to ``most`` candidates (0: all): what is proposed, and others drawn uniformly; the same for the same seed."""
     first = [one for one in found.legal if one.proposed]

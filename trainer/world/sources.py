@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,8 +12,14 @@ from typing import Any
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from sandbox.task.task import Task, TaskError
 
+MOST_BYTES = 256 << 20
+"""Of a region's largest tensor: larger ones take longer than what they teach is worth."""
 REGIONS = "regions.jsonl"
 """In a run's folder: the regions of the sources looked at, from which a run goes on, and another may begin."""
+
+
+BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
+"""Of an element; of other dtypes at most 8."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +74,18 @@ class NoTasks:
     reason: str
 
 
-def sources(paths: Sequence[Path]) -> list[Source | Region] | NoTasks:
+def sources(paths: Sequence[Path], most_bytes: int = MOST_BYTES) -> list[Source | Region] | NoTasks:
     """All programs and regions of the paths, in their order: folders and .py files of tasks, .parquet files of training
-    sets, .jsonl files of regions, .json files of one task in canonical form."""
+    sets, .jsonl files of regions, .json files of one task in canonical form.
+
+    most_bytes: programs of a set with a larger input come last, since few of their regions have smaller tensors only.
+    """
     found: list[Source | Region] = []
     for path in paths:
         try:
             match path.suffix:
                 case ".parquet":
-                    found += _of_set(path)
+                    found += _of_set(path, most_bytes)
                 case ".jsonl":
                     found += [r for line in _lines(path) for r in regions_in(line)]
                 case ".json":
@@ -102,10 +112,10 @@ def part_of(found: Sequence[Any], number: int, of: int) -> list[Any]:
     return list(found[number - 1 :: of])
 
 
-def _of_set(path: Path) -> list[Source]:
+def _of_set(path: Path, most_bytes: int) -> list[Source]:
     from trainer.synthesis.dataset.parquet import read
 
-    rows = read(path)
+    rows = sorted(enumerate(read(path)), key=lambda pair: _largest(pair[1]) > most_bytes)
     return [
         Source(
             str(row.get("id") or f"{path.stem}-{number}"),
@@ -115,8 +125,14 @@ def _of_set(path: Path) -> list[Source]:
             row.get("split") or "",
             _claim(row),
         )
-        for number, row in enumerate(rows)
+        for number, row in rows
     ]
+
+
+def _largest(row: Mapping[str, Any]) -> int:
+    """Bytes of a row's largest input; 0 where it says nothing of them."""
+    given = row.get("inputs") or ()
+    return max((math.prod(one["shape"]) * BYTES.get(one["dtype"], 8) for one in given), default=0)
 
 
 def _claim(row: Mapping[str, Any]) -> tuple[str, int, int] | None:
