@@ -105,6 +105,9 @@ def summarise(samples: Mapping[str, Facts]) -> Facts:
         elif what == "replay":
             entry |= sample["set"]
             entry |= {key: sample[key] for key in ("replayed", "regions", "covered", "left")}
+        elif what == "again":
+            entry["made_again"] = sample["compared"]
+            entry |= {key: len(sample[key]) for key in ("other_text", "decided_otherwise")}
         elif what == "rate":
             entry |= {key: sample[key] for key in ("tasks_a_card_hour", "cores_a_card")}
     return summary
