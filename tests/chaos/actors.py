@@ -34,6 +34,8 @@ PACKAGES = ("torch", "cuda_agent_backend", "sandbox", "kernel_cache")
 """Whose code a user's process runs."""
 COMPILES = os.path.join("torch", "_inductor", "compile_fx.py")  # noqa: PTH118
 """Where Inductor begins to compile."""
+UNWRITTEN = ("File size limit exceeded", "File too large", "No space left", "Read-only file system")
+"""What compilers say where they cannot write. Inductor wraps that in an error that is no OSError."""
 TELLS = signal.SIGUSR2
 """Has a process say where all its threads are."""
 _clock = faults.Clock()
@@ -206,7 +208,10 @@ def is_torchs_own(error: Exception) -> bool:
     whose = [(_package(name), name) for name in frames if _package(name)]
     ours = [number for number, (package, _) in enumerate(whose) if package != "torch"]
     below = whose[ours[-1] + 1 :] if ours else whose
-    if not isinstance(inner, OSError) or not below:
+    unwritten = type(inner).__name__ == "CppCompileError" and any(
+        w in str(inner) for w in UNWRITTEN
+    )
+    if not (isinstance(inner, OSError) or unwritten) or not below:
         return False
     return not ours or below[0][1].endswith(COMPILES)
 

@@ -159,6 +159,8 @@ INDUCTOR, OURS = "x/torch/_inductor/compile_fx.py", "x/cuda_agent_backend/backen
 OTHERS = "x/torch/serialization.py"
 DISK = "OSError(28, 'full')"
 BEGUN = "ImportError('/x/cabc.main.so: file too short')"
+LIMIT = "type('CppCompileError', (RuntimeError,), {})('File size limit exceeded signal: cc1plus')"
+SYNTAX = "type('CppCompileError', (RuntimeError,), {})('expected a semicolon')"
 
 
 @pytest.mark.parametrize(
@@ -169,6 +171,9 @@ BEGUN = "ImportError('/x/cabc.main.so: file too short')"
         ([INDUCTOR, OURS, INDUCTOR, OTHERS], DISK, True),
         ([INDUCTOR, OTHERS], "ValueError()", False),
         ([OURS, INDUCTOR, OTHERS], BEGUN, False),
+        ([OURS, INDUCTOR, OTHERS], LIMIT, True),
+        ([OURS, INDUCTOR, OTHERS], SYNTAX, False),
+        ([OURS, OTHERS], LIMIT, False),
         ([OURS, INDUCTOR, OTHERS], "ImportError('no module')", False),
         ([OURS, OTHERS], DISK, False),
         ([INDUCTOR, OURS], DISK, False),
