@@ -113,17 +113,8 @@ def preload(modules: Iterable[str], if_there: Iterable[str] = ()) -> None:
         with contextlib.suppress(ImportError):
             __import__(name)
     del os.environ[ASK_NVML]
-    own_progress_lock()
     gc.collect()
     gc.freeze()
-
-
-def own_progress_lock() -> None:
-    """Have tqdm, which torch's interpreter of graphs uses, take a lock of each process. Its own is one for all that are
-    forked from here, so that one which is killed while it has it would stop all others for good."""
-    bars = sys.modules.get("tqdm.std")
-    if bars is not None:
-        bars.tqdm.set_lock(threading.RLock())
 
 
 def check_instructions(cache: str) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -58,11 +59,11 @@ def install_clock() -> None:
 def prepare() -> None:
     """Find out and import once what every process would."""
     import torch
+    from torch.hub import tqdm
 
     from cuda_agent_backend.runtime.machine import toolchain_of
     from cuda_agent_backend.sources import source_digest
     from sandbox.isolation.confine import offered
-    from sandbox.workers.fork_server import own_progress_lock
 
     offered()
     toolchain_of("cpu")
@@ -72,7 +73,10 @@ def prepare() -> None:
         torch.compile(lambda x: torch.cos(x) + 1)(torch.ones(SHAPE))
         torch.compile(lambda x: torch.cos(x) - 1, backend="eager")(torch.ones(SHAPE))
     torch._dynamo.reset()
-    own_progress_lock()
+    # Torch's interpreter of graphs has made tqdm's lock, which all that are forked from here would share: one that is
+    # killed while it has it would stop the others.
+    if hasattr(tqdm, "set_lock"):  # it is installed
+        tqdm.set_lock(threading.RLock())
 
 
 def act(kind: str, arguments: Sequence[str]) -> int:

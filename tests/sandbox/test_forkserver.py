@@ -36,30 +36,6 @@ def test_each_worker_keeps_precompiled_headers_in_its_own_folder(
     assert Path(codecache._HEADER_LOCK_DIR).parent == Path(codecache._HEADER_DIR)
 
 
-KILLED_WHILE_IT_COUNTS = """
-import os, signal, tqdm
-from sandbox.workers.fork_server import own_progress_lock
-if {own}:
-    own_progress_lock()
-child = os.fork()
-if not child:
-    tqdm.tqdm.get_lock().acquire()
-    os.kill(os.getpid(), signal.SIGKILL)
-os.waitpid(child, 0)
-signal.alarm(2)
-with tqdm.tqdm.get_lock():
-    print("free")
-"""
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_a_worker_that_is_killed_while_it_counts_progress_stops_no_other(own: bool) -> None:
-    """tqdm's own lock is shared among forks."""
-    command = [sys.executable, "-c", KILLED_WHILE_IT_COUNTS.format(own=own)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == ((0, "free\n") if own else (-signal.SIGALRM, ""))
-
-
 @pytest.fixture(scope="module")
 def cache() -> Iterator[Path]:
     """Of Inductor, this process's, empty at first."""
