@@ -63,8 +63,9 @@ class ConfinedProcess:
         privileges.hold(self._uid)
         settings = _settings(wanted, self._folder)
         policy = _policy(settings, self._uid, wanted.read)
-        their_life, self._life = os.pipe()
-        _lives.add(self._life)
+        their_life, ours = os.pipe()
+        self._life: int | None = ours
+        _lives.add(ours)
         self._outer = os.fork()
         if self._outer == 0:
             for descriptor in (*_lives, *kept):
@@ -79,15 +80,35 @@ class ConfinedProcess:
         for descriptor in (their_life, *given):
             os.close(descriptor)
 
+    def let_go(self) -> None:
+        """Have it ended with all that it has started, without waiting until that is done: where it used a GPU, the
+        driver takes its time. Whoever calls this asks `ended` later, or calls `end`."""
+        if self._life is not None:
+            _lives.discard(self._life)
+            os.close(self._life)  # its watcher ends whatever is left
+            self._life = None  # the number may be that of another pipe from now on
+
+    def ended(self) -> bool:
+        """Whether it is gone, with its folder; it does not wait for that."""
+        if self._status is None:
+            process, status = os.waitpid(self._outer, os.WNOHANG)
+            if process:
+                self._cleared(status)
+        return self._status is not None
+
     def end(self) -> int:
         """End it with all that it has started, and remove its folder. Its exit status, or 128 and the signal."""
         if self._status is None:
-            _lives.discard(self._life)
-            os.close(self._life)  # its watcher ends whatever is left
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self._outer, 0)[1])
-            privileges.release(self._uid)
-            trees.remove(self._folder)
+            self.let_go()
+            self._cleared(os.waitpid(self._outer, 0)[1])
+        assert self._status is not None
         return self._status
+
+    def _cleared(self, status: int) -> None:
+        self.let_go()
+        self._status = os.waitstatus_to_exitcode(status)
+        privileges.release(self._uid)
+        trees.remove(self._folder)
 
 
 def write_all(descriptor: int, text: bytes) -> None:

@@ -120,6 +120,20 @@ def test_a_process_is_ended_while_later_ones_run(makes: Makes) -> None:
     assert second.end() == 128 + signal.SIGKILL
 
 
+def test_a_process_that_is_let_go_takes_no_later_one_with_it(makes: Makes) -> None:
+    """Its pipe's number is free as soon as it is let go, and the next process gets it."""
+    first = makes(lambda folder: time.sleep(600))
+    assert not first.ended()
+    first.let_go()
+    second = makes(lambda folder: time.sleep(600))
+    while not first.ended():
+        time.sleep(0.01)
+    assert first.end() == 128 + signal.SIGKILL
+    first.let_go()
+    time.sleep(0.2)
+    assert not second.ended() and second.end() == 128 + signal.SIGKILL
+
+
 def test_what_a_process_has_started_ends_with_it(makes: Makes) -> None:
     def starts(folder: Path) -> None:
         child = os.fork()
