@@ -32,6 +32,10 @@ LIMIT_S = 240.0
 NAME = "check.jsonl"
 OTHER_NAMES = {"logsigmoid": "log_sigmoid"}
 """Functions that torch itself calls by another name."""
+PARTS = ("fft", "linalg", "special")
+"""Modules of torch whose functions have the module's name before their own."""
+PRODUCTS = {"mm": "matmul", "bmm": "matmul"}
+"""Operators that are one and the same where two programs are compared."""
 CANCELLED = re.compile(r"(^|\.)(k|key|k_proj|key_proj|k_lin|linear_k|to_k|attn_k|wk)\.bias$")
 """The bias of keys adds one number to all scores of a query, which softmax takes out again: so it is by a law."""
 KINDS = (
@@ -83,16 +87,20 @@ def by_law(weight: str, row: Row) -> bool:
 
 def unused_operators(ops: Sequence[str], used: Mapping[str, int]) -> list[str]:
     """Declared operators that were called less often, as part of what the results are made of, than declared."""
-    wanted = Counter(op.rpartition(".")[2] for op in ops)
-    return [name for name, count in wanted.items() if times(name, used) < count]
+    wanted = Counter(map(names_of, ops))
+    return [
+        names[0]
+        for names, count in wanted.items()
+        if sum(used.get(name, 0) for name in names) < count
+    ]
 
 
-def times(name: str, used: Mapping[str, int]) -> int:
-    """How often a function or module of this name was called; torch may call it with its module's name before it."""
-    names = {name, OTHER_NAMES.get(name, name)}
-    return sum(
-        n for key, n in used.items() if key in names or key.endswith(tuple(f"_{x}" for x in names))
-    )
+def names_of(op: str) -> tuple[str, ...]:
+    """By which names a declared operator may be called, its own first. No other one counts, however alike it is."""
+    *before, name = op.split(".")
+    part = before[-1] if before else ""
+    others = [OTHER_NAMES[name]] if name in OTHER_NAMES else []
+    return (name, *others, *([f"{part}_{name}"] if part in PARTS else []))
 
 
 def twins(
@@ -129,7 +137,7 @@ def name_of(number: int) -> str:
 
 
 def to_look_at(rows: Sequence[Row], draw: int, seed: int) -> tuple[list[int], list[int]]:
-    """The rows drawn, and the others that declare the same operators in the same dtype."""
+    """The rows drawn, and the others that may be like one of them."""
     drawn = sorted(random.Random(seed).sample(range(len(rows)), min(draw, len(rows))))
     kinds = {kind_of(rows[number]) for number in drawn}
     others = [n for n, row in enumerate(rows) if kind_of(row) in kinds and n not in set(drawn)]
@@ -137,8 +145,10 @@ def to_look_at(rows: Sequence[Row], draw: int, seed: int) -> tuple[list[int], li
 
 
 def kind_of(row: Row) -> tuple[Any, ...]:
-    """What two rows have in common that may be alike."""
-    return (*sorted(row["ops"]), row["dtype"], row["training"])
+    """What two rows have in common that may be alike: the names of their operators, whether these are functions or
+    modules and however often they are declared."""
+    names = {op.rpartition(".")[2].lower().replace("_", "") for op in row["ops"]}
+    return (*sorted({PRODUCTS.get(name, name) for name in names}), row["dtype"], row["training"])
 
 
 def lacked_memory(facts: Facts) -> bool:

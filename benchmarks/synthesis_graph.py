@@ -15,11 +15,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
 NAMELESS = ("aten.detach", "aten.alias", "aten.lift_fresh")
 """Calls that are no work."""
+TENSOR = "tensor"
+"""What stands for one among arguments."""
+CONTAINERS = "torch.nn.modules.container"
+"""Modules of these hold others, which the program has put there."""
 
 
 @dataclass(eq=False)
@@ -35,12 +43,14 @@ class Call:
 @dataclass
 class Recorded:
     """calls: in their order. source: which call made a tensor, by its id. named: what a function or a module of a name
-    gave, for each time that it was called. alive: tensors that must not go while their ids count."""
+    gave, for each time that the program called it. alive: tensors that must not go while their ids count. within: how
+    many modules of a library are at work."""
 
     calls: list[Call] = field(default_factory=list)
     source: dict[int, Call] = field(default_factory=dict)
     named: list[tuple[str, list[Call]]] = field(default_factory=list)
     alive: list[Any] = field(default_factory=list)
+    within: int = 0
 
     def of(self, tensor: Tensor) -> Call:
         """What made it; a call without a name where that was before the run."""
@@ -56,6 +66,13 @@ class Recorded:
         for number, tensor in enumerate(tensors):
             self.source[id(tensor)] = Call(kind, [], (number,), _made([tensor]))
             self.alive.append(tensor)
+
+    def call(self, name: str, result: Any) -> None:
+        """Note a call of the program. What a library's module calls is that module's own business: it says nothing of
+        whether the program calls a function of that name too."""
+        made = tensors_in(result)
+        if made and not self.within:
+            self.named.append((name, [self.of(tensor) for tensor in made]))
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -100,10 +117,23 @@ class _Operators(TorchDispatchMode):
 def _plain(value: Any) -> Any:
     """Arguments without their tensors."""
     if isinstance(value, Tensor):
-        return "tensor"
+        return TENSOR
     if isinstance(value, list | tuple):
         return tuple(_plain(part) for part in value)
-    return value if isinstance(value, int | float | bool | str | None) else str(value)
+    return value if isinstance(value, int | float | complex | bool | str | None) else str(value)
+
+
+def _words(value: Any) -> list[Any]:
+    """Strings and booleans among arguments."""
+    if isinstance(value, tuple):
+        return [word for part in value for word in _words(part)]
+    return [value] if isinstance(value, str | bool) and value != TENSOR else []
+
+
+def _choices(said: Any) -> list[Any]:
+    """Of an operator's arguments those that choose what is computed, where numbers only say how much."""
+    plain, named = said or ((), ())
+    return [*_words(plain), *((name, word) for name, value in named for word in _words(value))]
 
 
 class _Functions(TorchFunctionMode):
@@ -115,9 +145,8 @@ class _Functions(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         # Its own name: that by which torch finds it may be another one of the same function, as spmm of mm.
         name = (getattr(func, "__name__", "") or resolve_name(func) or "").rpartition(".")[2]
-        made = tensors_in(result)
-        if made and not name.startswith("__get"):
-            self.found.named.append((name.strip("_"), [self.found.of(t) for t in made]))
+        if not name.startswith("__get"):
+            self.found.call(name.strip("_"), result)
         return result
 
 
@@ -127,25 +156,31 @@ def recorded(model: nn.Module, inputs: Sequence[Any]) -> tuple[Recorded, list[Te
     weights = [*model.parameters(), *model.buffers()]
     found.given("input", tensors_in(inputs))
     found.given("weight", weights)
-    hooks = []
 
-    def noted(module: nn.Module, _: Any, result: Any) -> None:
-        made = [found.of(tensor) for tensor in tensors_in(_fields(result))]
-        found.named.append((type(module).__name__, made))
+    def begins(module: nn.Module, _: Any) -> None:
+        found.within += _is_of_library(module, model)
 
-    for module in model.modules():
+    def ends(module: nn.Module, _: Any, result: Any) -> None:
+        found.within -= _is_of_library(module, model)
         if module is not model:
-            hooks.append(module.register_forward_hook(noted))
+            found.call(type(module).__name__, fields(result))
+
+    # Of all modules, since a program may make one while it runs.
+    hooks = [register_module_forward_pre_hook(begins), register_module_forward_hook(ends)]
     try:
         with torch.no_grad(), _Operators(found), _Functions(found):
-            results = tensors_in(_fields(model(*inputs)))
+            results = tensors_in(fields(model(*inputs)))
     finally:
         for hook in hooks:
             hook.remove()
     return found, results
 
 
-def _fields(value: Any) -> Any:
+def _is_of_library(module: nn.Module, model: nn.Module) -> bool:
+    return type(module).__module__ not in (type(model).__module__, CONTAINERS)
+
+
+def fields(value: Any) -> Any:
     """An output object of transformers as a dictionary."""
     return dict(value) if hasattr(value, "keys") else value
 
@@ -171,8 +206,8 @@ def used_names(found: Recorded, results: Sequence[Tensor]) -> Counter[str]:
 def digest(found: Recorded, results: Sequence[Tensor], numbers: bool) -> str:
     """Of what the results are made of, whatever the order of calls and the names of things.
 
-    numbers: sizes, other arguments and which weight it is count too. Otherwise two programs that differ in sizes alone
-    have the same.
+    numbers: sizes, numbers among the arguments and which weight it is count too. Otherwise two programs that differ in
+    sizes alone have the same.
     """
     known: dict[Call, str] = {}
     order: dict[Call, int] = {}
@@ -193,8 +228,9 @@ def digest(found: Recorded, results: Sequence[Tensor], numbers: bool) -> str:
 
 def _of_call(call: Call, known: dict[Call, str], order: dict[Call, int], numbers: bool) -> str:
     made: Any = call.made if numbers else tuple((kind, len(shape)) for kind, shape in call.made)
-    said: Any = call.said if numbers else ()
     if call.name in ("input", "weight", "outside"):
-        said = order.setdefault(call, len(order)) if numbers else ""
+        said: Any = order.setdefault(call, len(order)) if numbers else ""
+    else:
+        said = call.said if numbers else _choices(call.said)
     text = repr((call.name, said, made, [known[part] for part in call.read]))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -128,6 +128,37 @@ def test_an_operator_that_is_declared_twice_has_to_be_called_twice() -> None:
     assert unused_operators(["torch.linalg.vector_norm"], {"linalg_vector_norm": 1}) == []
 
 
+@pytest.mark.parametrize(
+    ("op", "other"),
+    [
+        ("torch.norm", "layer_norm"),
+        ("torch.norm", "linalg_norm"),
+        ("F.relu", "leaky_relu"),
+        ("torch.mul", "matmul_mul"),
+    ],
+)
+def test_an_operator_with_a_longer_name_is_another_one(op: str, other: str) -> None:
+    name = op.rpartition(".")[2]
+    assert unused_operators([op], {other: 3}) == [name]
+    assert unused_operators([op], {name: 1}) == []
+    assert unused_operators(["F.logsigmoid"], {"log_sigmoid": 1}) == []
+
+
+def test_what_a_module_of_a_library_calls_is_not_what_the_program_calls(tmp_path: Path) -> None:
+    made = "return nn.GELU()(y) * self.scale + torch.tanh(self.layer1(x))"
+    hidden = row(made, ops=["nn.GELU", "F.gelu"])
+    hidden["code"] = hidden["code"].replace(
+        "self.layer1 =", "self.acts = nn.Sequential(nn.GELU())\n        self.layer1 ="
+    )
+    facts = looked_at(hidden, tmp_path)
+    assert "gelu" not in facts["used"] and "linear" not in facts["used"]
+    assert faults(hidden, facts) == {"unused operator": "gelu"}
+    inside = {**hidden, "code": hidden["code"].replace("nn.GELU()(y)", "self.acts(y)")}
+    facts = looked_at(inside, tmp_path)
+    assert facts["used"]["GELU"] == facts["used"]["Sequential"] == 1
+    assert faults(inside, facts) == {"unused operator": "gelu"}
+
+
 def test_duplicates_are_found_under_other_names_and_sizes_and_orders(tmp_path: Path) -> None:
     swapped = "b = F.gelu(y); a = torch.tanh(self.layer1(x)); return a * self.scale + b"
     wider = row()["code"].replace("8", "16")
@@ -139,6 +170,32 @@ def test_duplicates_are_found_under_other_names_and_sizes_and_orders(tmp_path: P
     assert found["row 1"] == {"duplicate": "like row 0, row 4"}
     assert set(found["row 2"]) == {"near duplicate"}
     assert "row 3" not in found and "row 4" not in found
+
+
+def test_what_chooses_the_computation_counts_for_near_duplicates_and_numbers_do_not(
+    tmp_path: Path,
+) -> None:
+    lines = "return F.{act} * self.scale + torch.tanh(self.layer1(x))"
+    acts = ("gelu(y)", "gelu(y, approximate='tanh')", "elu(y, 0.5)", "elu(y, 0.75)", "elu(y)")
+    shapes = [looked_at(row(lines.format(act=act)), tmp_path)["shape"] for act in acts]
+    assert shapes[0] != shapes[1]
+    assert shapes[2] == shapes[3] == shapes[4]
+    added = [
+        looked_at(row(f"return torch.add(self.layer1(x), y{alpha}) * self.scale"), tmp_path)
+        for alpha in ("", ", alpha=2")
+    ]
+    assert added[0]["shape"] == added[1]["shape"] and added[0]["exact"] != added[1]["exact"]
+
+
+def test_a_function_may_be_like_a_module_of_its_name() -> None:
+    alike = [
+        row(ops=["nn.Linear", "F.leaky_relu"]),
+        row(ops=["nn.LeakyReLU", "F.linear", "F.linear"]),
+    ]
+    assert kind_of(alike[0]) == kind_of(alike[1]) != kind_of(row(ops=["nn.Linear", "F.relu"]))
+    products = [row(ops=[f"torch.{name}"]) for name in ("mm", "matmul", "bmm")]
+    assert len(set(map(kind_of, products))) == 1
+    assert to_look_at(alike, 1, 1)[1]
 
 
 def test_rows_that_may_be_alike_are_looked_at_with_those_drawn() -> None:
