@@ -178,7 +178,7 @@ def answered(
 
 def checked(rows: Sequence[Row], args: argparse.Namespace) -> Facts | None:
     """Look at the rows; what was found, with the raw facts. None where the time is up."""
-    confined.preload(("torch", "benchmarks.synthesis_look"))
+    confined.preload(("torch", "benchmarks.synthesis_look"), args.device)
     drawn, others = to_look_at(rows, args.draw, args.seed)
     with tempfile.TemporaryDirectory() as own:
         folder = args.out or Path(own)

@@ -270,7 +270,8 @@ def main() -> int:
             "benchmarks.coverage",
             "benchmarks.conformance.forced_graphs",
             "torch._inductor.compile_fx",
-        )
+        ),
+        args.device,
     )
     if args.forced and args.device == "cpu":
         from sandbox.workers.vector_checks import find_instructions

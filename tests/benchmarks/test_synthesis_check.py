@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import confined, synthesis_check, synthesis_results
-from benchmarks.store import ROOT
 from benchmarks.synthesis_check import (
     KINDS,
     by_law,
@@ -278,40 +272,3 @@ def test_rows_run_confined_and_the_result_file_says_what_was_found(tmp_path: Pat
     said = json.loads((tmp_path / "results" / "synthesis.json").read_text())
     assert said["summary"]["some"]["drawn"] == 4
     assert said["summary"]["some"]["found"]["unused operator"] == 1
-
-
-def sleeps(value: float, folder: Path) -> dict[str, Any]:
-    time.sleep(value)
-    return {"slept": value}
-
-
-def test_what_takes_too_long_is_ended() -> None:
-    items = [("short", 0.0), ("long", 600.0)]
-    found = dict(confined.each(items, sleeps, jobs=2, target="cpu", limit_s=3.0))
-    assert found["short"]["slept"] == 0.0 and "not done" in found["long"]["failed"]
-
-
-def test_several_that_take_too_long_are_all_ended() -> None:
-    """One that was begun later and does not end either must not keep the first from its end."""
-    items = [(f"long {n}", 600.0) for n in range(3)]
-    found = dict(confined.each(items, sleeps, jobs=3, target="cpu", limit_s=3.0))
-    assert len(found) == 3 and all("not done" in facts["failed"] for facts in found.values())
-
-
-def test_what_is_looked_at_ends_with_the_group_of_who_looks() -> None:
-    """As when `timeout` ends a run: all that still have the output open are gone at its end."""
-    code = (
-        "import os, time; from benchmarks import confined; out = os.dup(1)\n"
-        "def work(value, folder):\n    os.write(out, b'begun\\n'); time.sleep(900)\n"
-        "list(confined.each([('one', 1)], work, jobs=1, target='cpu', limit_s=800))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        start_new_session=True,
-    )
-    assert process.stdout is not None and process.stdout.readline() == b"begun\n"
-    os.killpg(process.pid, signal.SIGTERM)
-    assert process.stdout.read() == b"" and process.wait(60) == -signal.SIGTERM
-    process.stdout.close()

@@ -52,7 +52,7 @@ def test_a_row_replays_as_far_as_the_source_of_its_kernels(tmp_path: Path) -> No
     """In confinement, where the code generator finds its headers, and a row that fails is said."""
     from benchmarks import confined
 
-    confined.preload(("benchmarks.coverage",))
+    confined.preload(("benchmarks.coverage",), "cpu")
     items = [
         (row["id"], {"code": row["code"], "device": "cpu", "training": n == 2, "forced": False})
         for n, row in enumerate(rows())
