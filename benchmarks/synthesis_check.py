@@ -4,9 +4,10 @@
 
 It shares no code with the filters that made the set: graphs are recorded call by call (`synthesis_graph`), dependence
 is found in float64 (`synthesis_look`). Rows run confined. A drawn row is also compared with every row of the set that
-declares the same operators. With ``--out`` answers are kept in ``DIR/check.jsonl``, so it goes on where it was cut.
-Rows that found the device's memory full are looked at once more, one at a time. It writes `synthesis.json`, and ends
-with 1 where it found something, with 2 where time was over.
+declares operators of the same names, of which the graph alone is looked at. With ``--out`` answers are kept in
+``DIR/check.jsonl``, so it goes on where it was cut. Rows that the machine failed are looked at again: that found no
+memory, took too long, or whose process ended (see `synthesis_results.asked`). It writes `synthesis.json`, and ends with
+1 where it found something, with 2 where time was over.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from typing import Any
 
 from benchmarks import confined, synthesis_results
 from benchmarks.synthesis_look import LIKE, MOVED, SAME_NUMBER
-from sandbox.verdict import OUT_OF_MEMORY
 
 Row = Mapping[str, Any]
 Facts = dict[str, Any]
@@ -64,6 +64,8 @@ def faults(row: Row, facts: Facts) -> dict[str, str]:
         found["stochastic"] = "runs on the same inputs differ"
     if not facts["finite"]:
         found["not finite"] = "a result holds NaN or an infinity"
+    elif not facts["slopes_finite"]:
+        found["not finite"] = "a gradient holds NaN or an infinity"
     if facts["constant"]:
         found["constant"] = "every result holds one number only"
     elif facts["share"] > SAME_NUMBER:
@@ -151,28 +153,33 @@ def kind_of(row: Row) -> tuple[Any, ...]:
     return (*sorted({PRODUCTS.get(name, name) for name in names}), row["dtype"], row["training"])
 
 
-def lacked_memory(facts: Facts) -> bool:
-    """Whether a row failed for want of the device's memory, which others that were looked at had."""
-    return bool(OUT_OF_MEMORY.search(facts.get("failed", "")))
-
-
 def answered(
-    rows: Sequence[Row], numbers: Sequence[int], args: argparse.Namespace, path: Path
+    rows: Sequence[Row],
+    drawn: Sequence[int],
+    others: Sequence[int],
+    args: argparse.Namespace,
+    path: Path,
 ) -> dict[str, Facts] | None:
-    """Facts of rows by their names; None where the time is up before all are there."""
+    """Facts of the rows drawn, and of others the graphs, by their names; None where the time is up before all are
+    there."""
     from benchmarks.synthesis_look import look
 
     ends = time.monotonic() + args.limit
-    names = {f"{name_of(n)} {rows[n].get('id', '')} {args.device}": name_of(n) for n in numbers}
-    given = [{"code": rows[n]["code"], "device": args.device} for n in numbers]
-    items = list(zip(names, given, strict=True))
-    how = {"target": args.device, "limit_s": LIMIT_S}
+    names: dict[str, str] = {}
+    items: list[tuple[str, Facts]] = []
+    for number in (*drawn, *others):
+        row, digests = rows[number], number not in drawn
+        what = "graph" if digests else "all"
+        name = f"{name_of(number)} {row.get('id', '')} {args.device} {what}"
+        names[name] = name_of(number)
+        given = {"code": row["code"], "training": row["training"], "device": args.device}
+        items.append((name, {**given, "digests": digests}))
+    how = {"jobs": args.jobs, "target": args.device, "limit_s": LIMIT_S}
     found: dict[str, Facts] = {}
-    for jobs in dict.fromkeys((args.jobs, 1)):
-        for found in synthesis_results.asked(items, look, path, lacked_memory, jobs=jobs, **how):
-            print(f"{len(found)} of {len(items)}", flush=True)
-            if time.monotonic() > ends and len(found) < len(items):
-                return None
+    for found in synthesis_results.asked(items, look, path, **how):
+        print(f"{len(found)} of {len(items)}", flush=True)
+        if time.monotonic() > ends and len(found) < len(items):
+            return None
     return {names[name]: facts for name, facts in found.items()}
 
 
@@ -183,7 +190,7 @@ def checked(rows: Sequence[Row], args: argparse.Namespace) -> Facts | None:
     with tempfile.TemporaryDirectory() as own:
         folder = args.out or Path(own)
         folder.mkdir(parents=True, exist_ok=True)
-        facts = answered(rows, (*drawn, *others), args, folder / NAME)
+        facts = answered(rows, drawn, others, args, folder / NAME)
     if facts is None:
         return None
     names = [name_of(number) for number in drawn]
@@ -194,6 +201,7 @@ def checked(rows: Sequence[Row], args: argparse.Namespace) -> Facts | None:
         "drawn": len(drawn),
         "rows": len(rows),
         "compared_with": len(others),
+        "not_compared": sum("failed" in facts[name_of(number)] for number in others),
         "seed": args.seed,
         "found": {kind: sum(kind in found for found in wrong.values()) for kind in KINDS},
         "in_float64": sum(bool(facts[name].get("float64")) for name in names),

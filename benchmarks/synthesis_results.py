@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import confined
 from benchmarks.store import FOLDER, Facts, Results, commit, machine
 
-__all__ = ["FOLDER", "asked", "kept", "rows_of", "set_facts", "summarise", "write"]
+__all__ = ["FOLDER", "asked", "kept", "passes", "rows_of", "set_facts", "summarise", "write"]
 NAME = "synthesis"
+FEW = (3, 1)
+LAST = "last"
+"""Among what an item is asked with: whether it will not be asked again in this run."""
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -26,26 +29,37 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def passes(jobs: int) -> tuple[int, ...]:
+    """How many are asked side by side: all of them first, then what failed for the machine's sake, with few beside it
+    and at last alone."""
+    return (jobs, *(few for few in FEW if few < jobs))
+
+
 def asked(
-    items: Sequence[tuple[str, Any]],
-    work: confined.Work,
-    path: Path,
-    again: Callable[[Facts], bool] = lambda facts: False,
-    **how: Any,
+    items: Sequence[tuple[str, Facts]], work: confined.Work, path: Path, *, jobs: int, **how: Any
 ) -> Iterator[dict[str, Facts]]:
-    """All answers so far, after each one. What the file holds of an earlier run is not asked again, unless `again` says
-    so of its facts. how: of `confined.each`."""
+    """All answers so far, after each one. how: of `confined.each`.
+
+    What the file holds of an earlier run is not asked again, unless the machine may be why it failed. Of this run such
+    items are asked once more with few beside them, and those that still lack memory alone. The work is told which
+    pass is the last one (`LAST`).
+    """
     names = {name for name, _ in items}
-    answers = {n: facts for n, facts in kept(path).items() if n in names and not again(facts)}
+    answers = {name: facts for name, facts in kept(path).items() if name in names}
     cut = path.is_file() and path.read_bytes()[-1:] != b"\n"
-    missing = [item for item in items if item[0] not in answers]
+    plan = passes(jobs)
     with path.open("ab") as file:
         file.write(b"\n" if cut else b"")
-        for name, facts in confined.each(missing, work, **how):
-            answers[name] = facts
-            file.write(json.dumps([name, facts]).encode() + b"\n")
-            file.flush()
-            yield answers
+        for number, side_by_side in enumerate(plan):
+            again = confined.is_passing if number < 2 else confined.lacks_memory
+            answers = {name: facts for name, facts in answers.items() if not again(facts)}
+            last = {LAST: number == len(plan) - 1}
+            missing = [(n, {**value, **last}) for n, value in items if n not in answers]
+            for name, facts in confined.each(missing, work, jobs=side_by_side, **how):
+                answers[name] = facts
+                file.write(json.dumps([name, facts]).encode() + b"\n")
+                file.flush()
+                yield answers
     yield answers
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def row(lines: str = GOOD, **other: Any) -> dict[str, Any]:
 
 def looked_at(found: dict[str, Any], folder: Path) -> dict[str, Any]:
     try:
-        return look({**found, "device": "cpu"}, folder)
+        return look({**found, "device": "cpu", "digests": False, "last": True}, folder)
     except Exception as error:
         return {"failed": str(error)}
 
@@ -225,23 +226,69 @@ def test_a_check_that_was_cut_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sample["found"]["constant"] == sample["found"]["stochastic"] == 1, sample["wrong"]
 
 
-def test_a_row_that_found_no_memory_beside_others_is_looked_at_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = list[tuple[str, int]]()
+Each = Callable[..., Iterator[tuple[str, dict[str, Any]]]]
+
+
+def answers(asked: list[tuple[str, int, bool]], why: str, enough: int) -> Each:
+    """In place of `confined.each`: row 1 fails with more jobs than are few enough for it."""
 
     def each(items: Any, work: Any, *, jobs: int, **how: Any) -> Any:
-        for name, _ in items:
-            asked.append((name, jobs))
-            full = jobs > 1 and name.startswith("row 1")
-            why = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-            yield name, {"failed": why} if full else {"fine": True}
+        for name, value in items:
+            asked.append((name, jobs, value["last"]))
+            failed = jobs > enough and name.startswith("row 1")
+            yield name, {"failed": why} if failed else {"fine": True}
 
-    monkeypatch.setattr(confined, "each", each)
+    return each
+
+
+FULL = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+def test_a_row_that_found_no_memory_beside_others_is_looked_at_with_few_and_then_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[str, int, bool]]()
+    monkeypatch.setattr(confined, "each", answers(asked, FULL, 1))
     path = tmp_path / synthesis_check.NAME
-    found = synthesis_check.answered([row(), row()], (0, 1), arguments(jobs=4), path)
+    found = synthesis_check.answered([row(), row()], (0, 1), (), arguments(jobs=8), path)
     assert found == {"row 0": {"fine": True}, "row 1": {"fine": True}}
-    assert asked == [("row 0  cpu", 4), ("row 1  cpu", 4), ("row 1  cpu", 1)]
+    name = "row 1  cpu all"
+    tries = [(name, 8, False), (name, 3, False), (name, 1, True)]
+    assert asked == [("row 0  cpu all", 8, False), *tries]
+
+
+@pytest.mark.parametrize("why", [f"{confined.NOT_DONE} 240 s", confined.NO_ANSWER, FULL])
+def test_what_the_machine_failed_is_asked_once_more_and_by_the_next_run_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    asked = list[tuple[str, int, bool]]()
+    monkeypatch.setattr(confined, "each", answers(asked, why, 0))
+    path = tmp_path / "kept.jsonl"
+    items = [(f"row {n}", {"code": ""}) for n in range(2)]
+    for _ in range(2):
+        *_, found = synthesis_results.asked(items, look, path, jobs=4)
+        assert found["row 1"] == {"failed": why}
+    tries = [4, 3, 1] if why == FULL else [4, 3]
+    assert [jobs for name, jobs, _ in asked if name == "row 1"] == 2 * tries
+    assert [jobs for name, jobs, _ in asked if name == "row 0"] == [4]
+
+
+def test_a_fault_of_the_row_is_no_fault_of_the_machine() -> None:
+    assert not confined.is_passing({"failed": "ValueError: no"}) and not confined.is_passing({})
+    assert confined.lacks_memory({"failed": "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED"})
+    assert confined.lacks_memory({"failed": "RuntimeError: CUBLAS_STATUS_NOT_INITIALIZED"})
+    assert confined.lacks_memory({"why_moved": FULL}) and confined.is_passing({"why_moved": FULL})
+    assert not confined.lacks_memory({"failed": confined.NO_ANSWER})
+
+
+def test_of_rows_that_are_compared_with_only_the_graph_is_looked_at(tmp_path: Path) -> None:
+    rows = [row(id=str(n)) for n in range(2)]
+    found = synthesis_check.answered(rows, (0,), (1,), arguments(), tmp_path / "check.jsonl")
+    assert found is not None and found["row 1"].keys() == {"exact", "shape", "cpu_s"}
+    assert found["row 0"]["exact"] == found["row 1"]["exact"] and found["row 0"]["float64"]
+    # Drawn the next time, it is looked at as a whole.
+    found = synthesis_check.answered(rows, (1,), (0,), arguments(), tmp_path / "check.jsonl")
+    assert found is not None and found["row 1"]["float64"]
 
 
 def test_rows_run_confined_and_the_result_file_says_what_was_found(tmp_path: Path) -> None:
