@@ -6,7 +6,11 @@ A row is built and traced in a confined process (tensors are fake, so it needs n
 is partitioned, its regions become tasks, and each task is taken as far as the source of its first kernel. What became
 of each region is counted by family of the row: covered, or left to Inductor, and why. ``--forced N``: the first N rows
 are compiled and run with those kernels in place, and compared with eager. Answers are kept in ``DIR/replay.jsonl``, so
-it goes on where it was cut; once all rows are there it writes `synthesis.json`.
+it goes on where it was cut, and asks rows again that the machine failed (see `synthesis_results.asked`). Once all rows
+are there it writes `synthesis.json`.
+
+Rows are traced without Inductor's padding of products: it decides by times that it takes on the device, so that the
+table would hang on what else runs there.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ compilers' confinement is a program that finds its modules from the root folder.
 
 def replay(value: Mapping[str, Any], folder: Path) -> Facts:
     """What becomes of a row's regions: ``code``, ``device``, ``training``, ``forced``. Raises what its code raises."""
+    from torch._inductor import config
+
     from benchmarks.coverage import outside_of, part_of
     from benchmarks.tracing import Wishes
     from cuda_agent_backend.graph.layouts import inductor_layouts
@@ -49,7 +55,8 @@ def replay(value: Mapping[str, Any], folder: Path) -> Facts:
     program.write_text(value["code"], encoding="utf-8")
     options = parse(Settings.from_environment(), None, None)
     wishes = Wishes(device=value["device"], training=value["training"])
-    traced = _traced(program, options, wishes)
+    with config.patch(shape_padding=False):
+        traced = _traced(program, options, wishes)
     regions: list[Facts] = []
     outside: Counter[str] = Counter()
     for graph in traced.graphs:
@@ -59,7 +66,7 @@ def replay(value: Mapping[str, Any], folder: Path) -> Facts:
                 outside[one.operator] += one.count
             for part in map(part_of, found):
                 regions.append({"family": part.family, "reason": part.reason})
-    facts: Facts = {"regions": regions, "outside": dict(outside), "moved": traced.on_cpu}
+    facts: Facts = {"regions": regions, "outside": dict(outside), "why_moved": traced.why_moved}
     return {**facts, **_forced(program, value)} if value["forced"] else facts
 
 
@@ -67,17 +74,18 @@ def _traced(program: Path, options: Any, wishes: Any) -> Any:
     """The graphs of a row, of fake tensors; of real ones where its Python asks for their values, as routing does."""
     import torch
 
-    from benchmarks.tracing import Traced, trace
+    from benchmarks.tracing import Traced, said, trace
 
     # Outside of the tracer: a program that casts its own weights cannot do so where they are fake.
     model, inputs = _built(program, "meta")
     model.eval().train = lambda mode=True: model  # tasks with a backward pass drop nothing either
     try:
         return trace(lambda: (model, inputs), options, wishes)
-    except Exception:
-        here = wishes.device if torch.cuda.is_available() else "cpu"
-        found = tuple(_real_graphs(program, here, options, wishes.training))
-        return Traced(found, on_cpu=here != wishes.device)
+    except Exception as error:
+        why = said(error)
+    here = wishes.device if torch.cuda.is_available() else "cpu"
+    found = tuple(_real_graphs(program, here, options, wishes.training))
+    return Traced(found, why if here != wishes.device else "")
 
 
 def _real_graphs(program: Path, device: str, options: Any, training: bool) -> list[Any]:
@@ -137,6 +145,7 @@ def _forced(program: Path, value: Mapping[str, Any]) -> Facts:
 
     from benchmarks.conformance.forced_graphs import Forced
     from benchmarks.synthesis_graph import tensors_in
+    from benchmarks.synthesis_look import by_rms
 
     torch.manual_seed(5)
     model, inputs = _built(program, value["device"])
@@ -151,19 +160,7 @@ def _forced(program: Path, value: Mapping[str, Any]) -> Facts:
             ours = forced.call(*inputs)
             parts = [asdict(part) for part in forced.parts()]
         plain = torch.compile(call)(*inputs)
-    return {"forced": parts, "ours": _apart(ours, eager), "inductor": _apart(plain, eager)}
-
-
-def _apart(one: Sequence[Any], other: Sequence[Any]) -> float:
-    """RMS of the difference over that of the values, of the result where it is largest."""
-    most = 0.0
-    for a, b in zip(one, other, strict=True):
-        if not a.is_floating_point():
-            most = max(most, float((a != b).double().mean()))
-            continue
-        size = float(b.double().square().mean().sqrt())
-        most = max(most, float((a.double() - b.double()).square().mean().sqrt()) / max(size, 1e-30))
-    return most
+    return {"forced": parts, "ours": by_rms(ours, eager), "inductor": by_rms(plain, eager)}
 
 
 WRONG, FLOOR = 4.0, {"float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
@@ -203,6 +200,7 @@ def counted(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Facts]) -> 
     failed = {n: facts["failed"] for n, facts in answers.items() if "failed" in facts}
     forced = {n: facts for n, facts in answers.items() if "forced" in facts}
     statuses = Counter(part["status"] for facts in forced.values() for part in facts["forced"])
+    moved = Counter(reason_of(f["why_moved"]) for f in answers.values() if f.get("why_moved"))
     dtypes = {name_of(number): row["dtype"] for number, row in enumerate(rows)}
     return {
         "set": synthesis_results.set_facts(rows),
@@ -215,7 +213,8 @@ def counted(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Facts]) -> 
         "tasks_covered_whole": whole,
         "by_kernel_family": dict(kernels.most_common()),
         "by_operator_family": {name: dict(found) for name, found in sorted(families.items())},
-        "traced_on_cpu_and_moved": sum(bool(f.get("moved")) for f in answers.values()),
+        "traced_on_cpu_and_moved": sum(moved.values()),
+        "why_moved": dict(moved.most_common()),
         "forced": len(forced),
         "forced_regions": dict(statuses.most_common()),
         "forced_wrong": {
@@ -225,23 +224,28 @@ def counted(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Facts]) -> 
     }
 
 
+def has_fault(found: Facts, device: str, has_card: bool) -> bool:
+    """Whether the table is no good: a task does not replay, a forced kernel is wrong, or graphs of the cpu stand for
+    those of a card that was there."""
+    moved = device == "cuda" and has_card and found["traced_on_cpu_and_moved"]
+    return bool(found["failed"] or found["forced_wrong"] or moved)
+
+
 def answered(
     rows: Sequence[Mapping[str, Any]], args: argparse.Namespace, path: Path
 ) -> Iterator[dict[str, Facts]]:
-    """All answers so far, after each one. Those of an earlier run with the same rows are not asked again."""
-    items = [
-        (
-            f"{name_of(n)} {row.get('id', '')}",
-            {
-                "code": row["code"],
-                "device": args.device,
-                "training": row["training"],
-                "forced": n < args.forced,
-            },
-        )
-        for n, row in enumerate(rows)
-    ]
-    yield from asked(
+    """All answers so far, after each one, by the rows' names. Those of an earlier run with the same rows on the same
+    kind of device are not asked again."""
+    names: dict[str, str] = {}
+    items: list[tuple[str, Facts]] = []
+    for number, row in enumerate(rows):
+        forced = number < args.forced
+        how = f"{args.device} forced" if forced else args.device
+        name = f"{name_of(number)} {row.get('id', '')} {how}"
+        names[name] = name_of(number)
+        given = {"code": row["code"], "device": args.device, "training": row["training"]}
+        items.append((name, {**given, "forced": forced}))
+    for answers in asked(
         items,
         replay,
         path,
@@ -249,11 +253,27 @@ def answered(
         target=args.device,
         limit_s=LIMIT_S,
         read=(ROOT,) if args.forced else OWN,
+    ):
+        yield {names[name]: facts for name, facts in answers.items()}
+
+
+def _patterns() -> None:
+    from benchmarks.tracing import prepare_patterns
+
+    prepare_patterns()
+
+
+def _preload(device: str) -> None:
+    modules = (
+        "benchmarks.coverage",
+        "benchmarks.conformance.forced_graphs",
+        "torch._inductor.compile_fx",
     )
+    confined.preload(modules, device, _patterns)
 
 
 def main() -> int:
-    """Entry point; 1 where a task does not replay or a forced kernel is wrong, 2 where time was over."""
+    """Entry point; 1 where something is wrong (see `has_fault`), 2 where time was over."""
     parser = arguments()
     parser.add_argument("--out", type=Path, required=True, help="the folder of what was answered")
     parser.add_argument(
@@ -265,14 +285,7 @@ def main() -> int:
     args = parser.parse_args()
     rows = synthesis_results.rows_of(args.set)
     args.out.mkdir(parents=True, exist_ok=True)
-    confined.preload(
-        (
-            "benchmarks.coverage",
-            "benchmarks.conformance.forced_graphs",
-            "torch._inductor.compile_fx",
-        ),
-        args.device,
-    )
+    _preload(args.device)
     if args.forced and args.device == "cpu":
         from sandbox.workers.vector_checks import find_instructions
 
@@ -281,17 +294,21 @@ def main() -> int:
     answers: dict[str, Facts] = {}
     for answers in answered(rows, args, args.out / NAME):
         print(f"{len(answers)} of {len(rows)}", flush=True)
-        if time.monotonic() > ends:
+        if time.monotonic() > ends and len(answers) < len(rows):
             print("time is up; run it again to go on")
             return 2
-    found = counted(rows, {name.rpartition(" ")[0]: facts for name, facts in answers.items()})
+    found = counted(rows, answers)
     synthesis_results.write(args.folder, f"replay {args.set.stem}", found)
     print(
         f"{found['replayed']} of {len(rows)} replay; {found['covered']} of {found['regions']} regions covered"
     )
     for name, why in (*found["failed"].items(), *found["forced_wrong"].items()):
         print(f"{name}: {why}")
-    return 1 if found["failed"] or found["forced_wrong"] else 0
+    for why, count in found["why_moved"].items():
+        print(f"{count} traced on the cpu and moved: {why}")
+    import torch
+
+    return int(has_fault(found, args.device, torch.cuda.is_available()))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from cuda_agent_backend.tools.model_state import without_torch_caches
 PRACTICE = Path(__file__).parent / "practice"
 Make = Callable[[], tuple[nn.Module, Sequence[Tensor]]]
 """What makes a model and its inputs on the cpu. It is called where tensors are fake."""
+NO_BACKWARD = "torch without CUDA has no backward pass of that device"
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
@@ -51,10 +52,16 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Traced:
-    """Graphs in the order in which they were compiled. on_cpu: they were traced there and moved."""
+    """Graphs in the order in which they were compiled. why_moved: the first error on cuda, of graphs that were traced
+    on the cpu and moved; "" of others."""
 
     graphs: tuple[Graph, ...]
-    on_cpu: bool = False
+    why_moved: str = ""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the graphs were traced on the cpu and moved."""
+        return bool(self.why_moved)
 
 
 @contextmanager
@@ -89,19 +96,28 @@ def trace(make: Make, options: Options, wishes: Wishes) -> Traced:
     """The task's graphs; raises whatever torch raises where it cannot be traced on the cpu either."""
     if wishes.device != "cuda":
         return Traced(tuple(_graphs(make, options, wishes, wishes.device)))
-    if not wishes.training or torch.version.cuda:  # without CUDA autograd has no such device
+    why = NO_BACKWARD
+    if not wishes.training or torch.version.cuda:
         try:
             return Traced(tuple(_graphs(make, options, wishes, "cuda")))
-        except Exception:
-            pass
+        except Exception as error:
+            why = said(error)
     found = _graphs(make, options, wishes, "cpu")
-    return Traced(tuple(map(_moved, found)), on_cpu=True)
+    return Traced(tuple(map(_moved, found)), why)
+
+
+def said(error: Exception) -> str:
+    """A line about an error; what was raised first rather than what torch put around it."""
+    while isinstance(inner := getattr(error, "inner_exception", None), Exception):
+        error = inner
+    first = str(error).strip().partition("\n")[0][:300]
+    return f"{type(error).__name__}: {first}"
 
 
 def _graphs(make: Make, options: Options, wishes: Wishes, device: str) -> list[Graph]:
     found: list[Graph] = []
     compiler = _compiler(options, found)
-    _prepare_patterns()
+    prepare_patterns()
     torch._dynamo.reset()
     trace_through()
     grad = torch.set_grad_enabled(wishes.training)
@@ -198,8 +214,8 @@ def _as_cudas(node: Node) -> None:
 
 
 @functools.cache
-def _prepare_patterns() -> None:
-    """Have Inductor make its patterns on tensors of the cpu."""
+def prepare_patterns() -> None:
+    """Have Inductor make its patterns, on tensors of the cpu. Processes that are forked later have them too."""
     from torch._inductor.fx_passes import joint_graph, post_grad
 
     for place in (joint_graph, post_grad):

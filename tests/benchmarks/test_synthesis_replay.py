@@ -9,8 +9,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks import synthesis_replay, synthesis_results
-from benchmarks.synthesis_replay import OWN, answered, counted, is_wrong, reason_of, replay
+from benchmarks import confined, synthesis_replay, synthesis_results, tracing
+from benchmarks.synthesis_replay import (
+    OWN,
+    answered,
+    counted,
+    has_fault,
+    is_wrong,
+    reason_of,
+    replay,
+)
 from benchmarks.synthesis_results import kept
 
 CODE = """import torch
@@ -44,14 +52,12 @@ def rows() -> list[dict[str, Any]]:
     return [{**row, **common, "id": f"id{n}", "device_name": "cpu"} for n, row in enumerate(made)]
 
 
-def arguments(forced: int = 0) -> argparse.Namespace:
-    return argparse.Namespace(device="cpu", jobs=1, forced=forced)
+def arguments(forced: int = 0, device: str = "cpu") -> argparse.Namespace:
+    return argparse.Namespace(device=device, jobs=1, forced=forced)
 
 
 def test_a_row_replays_as_far_as_the_source_of_its_kernels(tmp_path: Path) -> None:
     """In confinement, where the code generator finds its headers, and a row that fails is said."""
-    from benchmarks import confined
-
     confined.preload(("benchmarks.coverage",), "cpu")
     items = [
         (row["id"], {"code": row["code"], "device": "cpu", "training": n == 2, "forced": False})
@@ -89,7 +95,7 @@ def test_what_is_answered_is_kept_and_not_asked_again(
 ) -> None:
     def quick(value: Any, folder: Path) -> dict[str, Any]:
         (part,) = [{"family": "map", "reason": ""}]
-        return {"regions": [part], "outside": {}, "moved": False}
+        return {"regions": [part], "outside": {}, "why_moved": ""}
 
     monkeypatch.setattr(synthesis_replay, "replay", quick)
     path = tmp_path / "replay.jsonl"
@@ -104,10 +110,70 @@ def test_what_is_answered_is_kept_and_not_asked_again(
     path.write_bytes(marked)
     found = list(answered(rows(), arguments(), path))[-1]
     assert len(found) == 3 and len(kept(path)) == 3
-    assert found[before]["regions"][0]["family"] == "marked"
+    assert found[" ".join(before.split()[:2])]["regions"][0]["family"] == "marked"
     other = [{**row, "id": "other"} for row in rows()]
     assert len(list(answered(other, arguments(), path))[-1]) == 3
     assert len(kept(path)) == 6
+
+
+def test_answers_of_another_device_and_of_rows_without_kernels_in_place_are_not_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[str, bool]]()
+
+    def each(items: Any, work: Any, **how: Any) -> Any:
+        for name, value in items:
+            asked.append((value["device"], value["forced"]))
+            yield name, {"regions": [], "outside": {}, "why_moved": ""}
+
+    monkeypatch.setattr(confined, "each", each)
+    path = tmp_path / "replay.jsonl"
+    for _ in range(2):
+        for args in (arguments(), arguments(device="cuda"), arguments(forced=1)):
+            assert set(list(answered(rows(), args, path))[-1]) == {"row 0", "row 1", "row 2"}
+    assert asked == 3 * [("cpu", False)] + 3 * [("cuda", False)] + [("cpu", True)]
+
+
+def test_a_row_is_traced_without_products_that_are_padded_by_a_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    found = list[bool]()
+
+    def traced(*given: Any) -> tracing.Traced:
+        found.append(config.shape_padding)
+        return tracing.Traced((), "RuntimeError: why")
+
+    monkeypatch.setattr(synthesis_replay, "_traced", traced)
+    value = {"code": CODE, "device": "cpu", "training": False, "forced": False}
+    assert replay(value, tmp_path)["why_moved"] == "RuntimeError: why"
+    assert found == [False] and config.shape_padding
+
+
+def test_the_first_error_on_cuda_is_kept_where_a_graph_is_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def graphs(make: Any, options: Any, wishes: Any, device: str) -> list[Any]:
+        if device == "cuda":
+            raise RuntimeError("no kernel of cuda\nand more")
+        return []
+
+    monkeypatch.setattr(tracing, "_graphs", graphs)
+    made: Any = None
+    found = tracing.trace(made, made, tracing.Wishes())
+    assert found.on_cpu and found.why_moved == "RuntimeError: no kernel of cuda"
+    assert not tracing.trace(made, made, tracing.Wishes(device="cpu")).on_cpu
+
+
+def test_graphs_of_the_cpu_in_place_of_a_cards_are_counted_and_a_fault(tmp_path: Path) -> None:
+    part = {"regions": [], "outside": {}, "why_moved": "RuntimeError: lacks 12 bytes"}
+    found = counted(rows()[:2], {"row 0": part, "row 1": {**part, "why_moved": ""}})
+    assert found["traced_on_cpu_and_moved"] == 1
+    assert found["why_moved"] == {"RuntimeError: lacks N bytes": 1}
+    assert has_fault(found, "cuda", has_card=True)
+    assert not has_fault(found, "cuda", has_card=False)
+    assert has_fault({**found, "failed": {"row 1": "no"}}, "cuda", has_card=False)
 
 
 def test_regions_are_counted_by_family_and_by_reason(tmp_path: Path) -> None:
