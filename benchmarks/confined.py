@@ -36,7 +36,8 @@ IF_THERE = ("transformers", "transformers.modeling_utils")
 """What every process of a task with a library's layers would import for itself, which takes seconds."""
 NOT_DONE, NO_ANSWER = "not done after", "its process ended without an answer"
 NO_MEMORY = re.compile(
-    rf"{OUT_OF_MEMORY.pattern}|CU\w+_STATUS_NOT_INITIALIZED|MemoryError|can't allocate memory"
+    rf"{OUT_OF_MEMORY.pattern}|MemoryError|can't allocate memory"
+    r"|CU\w+_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|CUFFT_ALLOC_FAILED"
 )
 """A library of the device that finds no memory for its own work says that it is not initialized."""
 

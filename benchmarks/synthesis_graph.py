@@ -165,8 +165,11 @@ def recorded(model: nn.Module, inputs: Sequence[Any]) -> tuple[Recorded, list[Te
         if module is not model:
             found.call(type(module).__name__, fields(result))
 
-    # Of all modules, since a program may make one while it runs.
-    hooks = [register_module_forward_pre_hook(begins), register_module_forward_hook(ends)]
+    # Of all modules, since a program may make one while it runs, and also where one raises, which it may catch.
+    hooks = [
+        register_module_forward_pre_hook(begins),
+        register_module_forward_hook(ends, always_call=True),
+    ]
     try:
         with torch.no_grad(), _Operators(found), _Functions(found):
             results = tensors_in(fields(model(*inputs)))
