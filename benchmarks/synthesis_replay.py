@@ -173,9 +173,13 @@ def is_wrong(facts: Facts, dtype: str) -> bool:
     return not facts["ours"] <= limit
 
 
-def reason_of(text: str) -> str:
+REASON, ERROR = 120, 240
+"""Letters that tell reasons, and errors, from each other."""
+
+
+def reason_of(text: str, letters: int = REASON) -> str:
     """A reason without its numbers, so that those of one kind are counted together."""
-    return re.sub(r"\d+", "N", text.partition("\n")[0])[:120]
+    return re.sub(r"\d+", "N", text.partition("\n")[0])[:letters]
 
 
 def counted(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Facts]) -> Facts:
@@ -200,7 +204,9 @@ def counted(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Facts]) -> 
     failed = {n: facts["failed"] for n, facts in answers.items() if "failed" in facts}
     forced = {n: facts for n, facts in answers.items() if "forced" in facts}
     statuses = Counter(part["status"] for facts in forced.values() for part in facts["forced"])
-    moved = Counter(reason_of(f["why_moved"]) for f in answers.values() if f.get("why_moved"))
+    moved = Counter(
+        reason_of(f["why_moved"], ERROR) for f in answers.values() if f.get("why_moved")
+    )
     dtypes = {name_of(number): row["dtype"] for number, row in enumerate(rows)}
     return {
         "set": synthesis_results.set_facts(rows),

@@ -107,11 +107,11 @@ def trace(make: Make, options: Options, wishes: Wishes) -> Traced:
 
 
 def said(error: Exception) -> str:
-    """A line about an error; what was raised first rather than what torch put around it."""
+    """A line about an error, of what was raised first rather than of what torch put around it. Dynamo's say only in
+    later lines what went wrong."""
     while isinstance(inner := getattr(error, "inner_exception", None), Exception):
         error = inner
-    first = str(error).strip().partition("\n")[0][:300]
-    return f"{type(error).__name__}: {first}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
 
 
 def _graphs(make: Make, options: Options, wishes: Wishes, device: str) -> list[Graph]:

@@ -162,7 +162,7 @@ def test_the_first_error_on_cuda_is_kept_where_a_graph_is_moved(
     monkeypatch.setattr(tracing, "_graphs", graphs)
     made: Any = None
     found = tracing.trace(made, made, tracing.Wishes())
-    assert found.on_cpu and found.why_moved == "RuntimeError: no kernel of cuda"
+    assert found.on_cpu and found.why_moved == "RuntimeError: no kernel of cuda and more"
     assert not tracing.trace(made, made, tracing.Wishes(device="cpu")).on_cpu
 
 
