@@ -127,7 +127,8 @@ def run(
             finally:
                 work.stopped.set()
     finally:
-        new = [entry for seed, entry in kept.entries.items() if seed not in known]
+        # A copy: what is under way may still be decided.
+        new = [entry for seed, entry in list(kept.entries.items()) if seed not in known]
         own = [pace.run_of(new, began, time.time(), settings.jobs, machine)] if new else []
         write_set(settings, tally, machine, [*pace.runs_in(settings.out / REPORT), *own])
     return tally
