@@ -224,7 +224,13 @@ def test_what_says_there_is_no_room_is_measured_again(
             assert judge.device.ceilings(again=True).bytes_per_s == 1.001e15
 
 
-def test_a_profile_has_pairs_against_the_faster_baseline(judge: Judge) -> None:
+@pytest.fixture
+def disagreeing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs never agree so well that fewer are enough, as a quiet machine's do."""
+    monkeypatch.setattr(race, "agree", lambda ratios: False)
+
+
+def test_a_profile_has_pairs_against_the_faster_baseline(judge: Judge, disagreeing: None) -> None:
     baselines = judge.baselines(TASK)
     assert isinstance(baselines, Baselines)
     eager_wins = baselines.eager_seconds < baselines.inductor_seconds
@@ -242,7 +248,7 @@ def test_what_is_too_slow_to_matter_is_not_checked(judge: Judge) -> None:
     assert "not checked" in found.reason and reward(found) is None
 
 
-def test_what_may_matter_is_timed_to_the_end(judge: Judge) -> None:
+def test_what_may_matter_is_timed_to_the_end(judge: Judge, disagreeing: None) -> None:
     found = judge.profile(TASK, silu_candidate(TASK), pairs=8, worth=1e-6)
     assert isinstance(found, Correct), found
     assert found.speed is not None and found.speed.speedup.pairs == 8
