@@ -98,7 +98,7 @@ def _operators_again(entry: Entry, folder: Path) -> Entry:
         raise ValueError(f"{folder} has other cases of its operators: {sorted(different)[:3]}")
     kept = [one for one in entry["bad"] if one["case"] not in found]
     before = [one for one in entry["bad"] if one["case"] in found]
-    own = [{name: row[name] for name in ("case", "outcome", "why")} for row in bad(rows)]
+    own = _brief(bad(rows))
     return {
         **entry,
         "summary": _with_operators(entry, again),
@@ -146,9 +146,14 @@ def _noted(
         "commit": identity["commit"],
         "machine": identity["machine"],
         "cases": len(found),
-        "bad_before": [{name: row[name] for name in ("case", "outcome", "why")} for row in before],
+        "bad_before": _brief(before),
     }
     return [*entry.get("again", ()), again]
+
+
+def _brief(rows: Iterable[Mapping[str, Any]]) -> list[Entry]:
+    """What the file says of cases that are bad, or were."""
+    return [{name: row[name] for name in ("case", "outcome", "why")} for row in rows]
 
 
 def planned(identity: Mapping[str, Any]) -> dict[str, int]:
@@ -168,7 +173,7 @@ def _entry(identity: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str,
             for name in ("machine", "versions", "commit", "rounds", "schedules")
         },
         "summary": {**summarise(rows), **planned(identity)},
-        "bad": [{k: row[k] for k in ("case", "outcome", "why")} for row in bad(rows)],
+        "bad": _brief(bad(rows)),
         "operators": by_operator(rows),
         "cases": _compact(rows),
     }

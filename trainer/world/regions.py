@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from sandbox.failures import passing_words
+from trainer.synthesis.dataset import journal
 from trainer.synthesis.probe.client import Prober
 from trainer.synthesis.probe.request import CROWDED, ProbeRequest
 from trainer.world.sources import REGIONS, Region, Source, regions_in
@@ -52,7 +53,9 @@ class RegionFinder:
             kept = whole[: whole.rfind(b"\n") + 1]
             if kept != whole:  # a kill cut the last line off
                 self.path.write_bytes(kept)
-            self._known = {line["source"]: line for line in _readable(kept)}
+            # Without lines that a full disk spoilt.
+            readable = (one for one in journal.lines(kept) if {"source", "regions"} <= set(one))
+            self._known = {line["source"]: line for line in readable}
         for _ in range(self.jobs):
             prober = Prober(self._lock)
             self._stack.callback(prober.stop)
@@ -133,17 +136,6 @@ class RegionFinder:
             os.write(file, text)
         finally:
             os.close(file)
-
-
-def _readable(content: bytes) -> Iterator[dict[str, Any]]:
-    """The lines of a file of regions; without those that a full disk spoilt."""
-    for line in content.splitlines():
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(found, dict) and {"source", "regions"} <= set(found):
-            yield found
 
 
 def _may_pass(facts: dict[str, Any]) -> bool:

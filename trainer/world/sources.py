@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
+from sandbox.task.specs import ITEM_SIZES
 from sandbox.task.task import Task, TaskError
 
 MOST_BYTES = 256 << 20
 """Of a region's largest tensor: larger ones take longer than what they teach is worth."""
 REGIONS = "regions.jsonl"
 """In a run's folder: the regions of the sources looked at, from which a run goes on, and another may begin."""
-
-
-BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
-"""Of an element; of other dtypes at most 8."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,8 @@ def _of_set(path: Path, most_bytes: int) -> list[Source]:
 def _largest(row: Mapping[str, Any]) -> int:
     """Bytes of a row's largest input; 0 where it says nothing of them."""
     given = row.get("inputs") or ()
-    return max((math.prod(one["shape"]) * BYTES.get(one["dtype"], 8) for one in given), default=0)
+    sizes = (math.prod(one["shape"]) * ITEM_SIZES.get(one["dtype"], 8) for one in given)
+    return max(sizes, default=0)
 
 
 def _claim(row: Mapping[str, Any]) -> tuple[str, int, int] | None:
