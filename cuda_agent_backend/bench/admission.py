@@ -62,27 +62,36 @@ class Admission:
         return self._total is not None
 
     @contextmanager
-    def hold(self, size: int, first: bool = False, alone: bool = False) -> Iterator[None]:
-        """Wait until there is a place with so many bytes, and hold it.
-
-        first: before all that do not say so, as what ends a task's run: else a run that is cut off has many tasks that
-        are half done. alone: nobody else is in meanwhile.
-        """
+    def hold(self, size: int) -> Iterator[Place]:
+        """Wait until there is a place with so many bytes, and hold it."""
         with self._changed:
-            ticket = _Ticket(not first, next(self._numbers), size, alone)
-            bisect.insort(self._line, ticket)
-            try:
-                self._changed.wait_for(lambda: self._line[0] is ticket and self._fits(ticket))
-            finally:
-                self._line.remove(ticket)
-                self._changed.notify_all()
-            self._in.append(ticket)
+            place = Place(self, self._come_in(_Ticket(True, next(self._numbers), size, False)))
         try:
-            yield
+            yield place
         finally:
             with self._changed:
-                self._in.remove(ticket)
-                self._changed.notify_all()
+                self._leave(place.ticket)
+
+    def _again(self, ticket: _Ticket, alone: bool) -> _Ticket:
+        """Give a place back and wait for the next, as one step."""
+        with self._changed:
+            self._leave(ticket)
+            return self._come_in(_Ticket(False, next(self._numbers), ticket.bytes, alone))
+
+    def _come_in(self, ticket: _Ticket) -> _Ticket:
+        bisect.insort(self._line, ticket)
+        try:
+            self._changed.wait_for(lambda: self._line[0] is ticket and self._fits(ticket))
+        finally:
+            self._line.remove(ticket)
+            self._changed.notify_all()
+        self._in.append(ticket)
+        return ticket
+
+    def _leave(self, ticket: _Ticket | None) -> None:
+        if ticket is not None:
+            self._in.remove(ticket)
+            self._changed.notify_all()
 
     def _fits(self, ticket: _Ticket) -> bool:
         if not self._in:
@@ -91,3 +100,21 @@ class Admission:
             return False
         held = sum(other.bytes for other in self._in)
         return self._total is None or held + ticket.bytes <= self._total
+
+
+class Place:
+    """What somebody holds of an admission."""
+
+    def __init__(self, admission: Admission, ticket: _Ticket) -> None:
+        self._admission = admission
+        self.ticket: _Ticket | None = ticket
+
+    def again(self, alone: bool = False) -> None:
+        """Wait for a place for what ends a task's run: before all that have not begun theirs.
+
+        Else a run that is cut off has many tasks that are half done. Nobody comes in between: who gives a place back
+        and asks anew finds it taken. alone: nobody else is in meanwhile.
+        """
+        ticket, self.ticket = self.ticket, None
+        assert ticket is not None
+        self.ticket = self._admission._again(ticket, alone)

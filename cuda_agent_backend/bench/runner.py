@@ -182,20 +182,23 @@ class _Phases:
     sizing: threading.Lock
     """One process finds out sizes, and has to import torch but once."""
 
-    def search(
-        self, request: Request, folder: Path, needed: int, last_begin: float
-    ) -> Facts | Failed | None:
-        """None where it is too late to begin it, once there is a place."""
-        with self.admission.hold(needed):
+    def run(self, request: Request, folder: Path, needed: int, last_begin: float) -> Facts | None:
+        """A task's search, then its measurement with the search below "search".
+
+        None where it is too late to begin, once there is a place. A measurement comes before any search that has not
+        begun. On cpu compilers would disturb what is timed: none runs meanwhile.
+        """
+        with self.admission.hold(needed) as place:
             if time.monotonic() > last_begin:
                 return None
-            return self.children.run("search", request, folder, self.bench.limit_s)
-
-    def measure(self, request: Request, folder: Path, needed: int) -> Facts | Failed:
-        """Before any search that has not begun. On cpu compilers would disturb what is timed: none runs meanwhile."""
-        alone = self.bench.wishes.target == "cpu"
-        with self.admission.hold(needed, first=True, alone=alone):
-            return self.children.run("measure", request, folder, self.bench.limit_s)
+            searched = self.children.run("search", request, folder, self.bench.limit_s)
+            if isinstance(searched, Failed):
+                return asdict(searched)
+            place.again(alone=self.bench.wishes.target == "cpu")
+            measured = self.children.run("measure", request, folder, self.bench.limit_s)
+            if isinstance(measured, Failed):
+                return {**asdict(measured), "search": searched}
+            return {"status": MEASURED, "search": searched, "measure": measured}
 
     def sizes(self, request: Request, folder: Path) -> dict[str, int]:
         """Bytes of the device: "needed" in all, 0 where nobody counts them, and "given", those of inputs and weights,
@@ -215,16 +218,8 @@ def _one(request: Request, task: TaskFile, last_begin: float, phases: _Phases) -
     if time.monotonic() > last_begin:
         return None
     sizes = phases.sizes(request, folder)
-    searched = phases.search(request, folder, sizes["needed"], last_begin)
-    if searched is None:
-        return None
-    if isinstance(searched, Failed):
-        return {**asdict(searched), **sizes}
-    measured = phases.measure(request, folder, sizes["needed"])
-    if isinstance(measured, Failed):
-        return {**asdict(measured), **sizes, "search": searched}
-    both = {"search": searched, "measure": measured}
-    return {"status": MEASURED, **sizes, **both}
+    found = phases.run(request, folder, sizes["needed"], last_begin)
+    return found and {**found, **sizes}
 
 
 def _request(bench: Bench, machine: Machine, file: Path, cache: Path) -> Request:

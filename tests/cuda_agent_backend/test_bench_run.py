@@ -19,6 +19,7 @@ import numpy
 import pytest
 import torch
 from bench_kit import GOOD, WISHES, Played, bench_of, request, run_played, task
+from kit.processes import gone, text_in
 
 from cuda_agent_backend.bench import children as children_module
 from cuda_agent_backend.bench import run_times, runner
@@ -180,7 +181,7 @@ time.sleep(600)
     found = made.run("search", request(tmp_path), tmp_path / "work", 10.0)
     assert isinstance(found, TimedOut) and found.status == "timed_out"
     assert "not done after 10 s" in found.reason and found.log == "it hangs"
-    assert _ended(int(note.read_text()))
+    assert gone([int(note.read_text())])
 
 
 def test_a_task_whose_own_code_hangs_ends_before_the_limit(
@@ -302,17 +303,6 @@ def test_stopping_ends_what_runs_and_lets_nothing_begin(
     for name in ("one", "two"):
         with pytest.raises(Interrupted):
             made.run("search", request(tmp_path), tmp_path / name, 300.0)
-
-
-def _ended(pid: int) -> bool:
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 # Results.
@@ -670,14 +660,11 @@ time.sleep(600)
         [sys.executable, "-m", "cuda_agent_backend", *words],
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    for _ in range(3000):
-        if (tmp_path / "pid").exists():
-            break
-        time.sleep(0.1)
+    search = int(text_in(tmp_path / "pid"))
     process.send_signal(number)
     assert process.wait(60) == status
     assert (tmp_path / "out" / "bench.json").exists() == (number != signal.SIGKILL)
-    assert _ended(int((tmp_path / "pid").read_text()))
+    assert gone([search])
 
 
 def test_paths_without_a_task_are_wrong_input(

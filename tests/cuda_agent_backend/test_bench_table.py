@@ -147,6 +147,25 @@ def test_those_are_let_in_who_fit_beside_all_others_in_their_order() -> None:
         thread.join(60)
 
 
+def test_who_asks_for_a_place_again_comes_before_all_that_wait() -> None:
+    admission, order = Admission(None, 1), []
+
+    def waits() -> None:
+        with admission.hold(0):
+            order.append("another search")
+
+    other = threading.Thread(target=waits)
+    with admission.hold(0) as place:
+        other.start()
+        while not admission._line:
+            time.sleep(0.01)
+        for phase in ("first", "second"):
+            place.again(alone=True)
+            order.append(phase)
+    other.join(60)
+    assert order == ["first", "second", "another search"]
+
+
 def test_whatever_ends_a_phase_gives_its_bytes_back() -> None:
     admission = Admission(10)
     for _ in range(2):

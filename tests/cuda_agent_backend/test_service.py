@@ -1,6 +1,5 @@
 """The search process: what it promotes is kept whatever becomes of it, and it never takes its user down."""
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import pytest
 import splice_kit as kit
 import torch
 from endpoint_kit import call, endpoint, said
+from kit.processes import gone, text_in
 from sketch_kit import sample
 
 from cuda_agent_backend.acceptance import process as accept
@@ -100,7 +100,7 @@ def test_a_search_process_killed_in_the_middle_loses_nothing_promoted(
     assert became == {} and process.pid is None
     assert isinstance(cache.get(key_of(first)), Record)
     assert isinstance(cache.get(key_of(second)), Miss)
-    assert not alive(int((tmp_path / "note").read_text()))
+    assert gone([int(text_in(tmp_path / "note"))])
 
 
 def test_a_search_process_that_is_killed_leaves_no_file_open() -> None:
@@ -143,10 +143,7 @@ def test_the_search_process_ends_with_its_parent(tmp_path: Path, process: Search
     pid = process.pid
     assert pid and process._child and process._child.process.stdin
     process._child.process.stdin.close()  # all that it sees of the parent's end
-    deadline = time.monotonic() + 15
-    while process._child.process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(pid)
+    assert gone([pid])
 
 
 def test_tasks_in_the_queue_are_worked_on_in_the_background(
@@ -192,14 +189,6 @@ def test_whatever_a_child_prints_does_not_disturb_the_messages() -> None:
     message = child.receive(60.0)
     child.stop()
     assert message and message["event"] == "failed" and "KeyError" in message["reason"]
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
 
 
 def test_a_graph_is_measured_with_kernels_called_as_in_the_users_process(

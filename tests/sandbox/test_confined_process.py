@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch._inductor.codecache  # noqa: F401 - else each process imports it
-from process_kit import gone
+from kit.processes import gone
 
 from sandbox.isolation.confine import offered
 from sandbox.workers.confined_process import ConfinedProcess, Wanted, write_all

@@ -8,13 +8,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from judge_kit import silu_bias
-from process_kit import alive, gone
+from kit.processes import alive, gone, text_in
 from torch._inductor import codecache
 
 from sandbox.scratch import folder
@@ -146,12 +145,11 @@ def test_a_server_ends_with_the_compilers_that_it_waits_for(
     worker = WorkerProcess(WorkerSettings("baseline", tmp_path / "worker", 1, hello))
     worker.launch()
     try:
-        while not pids.exists():
-            time.sleep(0.05)
-        assert all(alive(int(line)) for line in pids.read_text().split())
+        compilers = [int(line) for line in text_in(pids).split()]
+        assert all(alive(pid) for pid in compilers)
     finally:
         worker.stop()
-    assert gone([int(line) for line in pids.read_text().split()], 10.0)
+    assert gone(compilers)
 
 
 def test_the_servers_home_is_no_workers(baseline: WorkerProcess) -> None:

@@ -19,7 +19,7 @@ from judge_kit import (
     sized,
     spec,
 )
-from process_kit import family, gone
+from kit.processes import family, gone
 
 from sandbox.compile.disassembly import Inspection
 from sandbox.failures import CompileFailed, Crashed, Failed, Noisy, Refused, TimedOut

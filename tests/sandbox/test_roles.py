@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from judge_kit import SILU_BIAS, candidate, silu_bias, silu_candidate, sized
-from process_kit import family
+from kit.processes import family
 
 from sandbox.accuracy.reference import Reference
 from sandbox.failures import Crashed, Refused

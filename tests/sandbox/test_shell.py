@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from process_kit import alive, family, gone
+from kit.processes import alive, family, gone, text_in
 
 from sandbox.isolation import trees
 from sandbox.isolation.confine import offered
@@ -368,11 +368,10 @@ def test_closing_ends_what_runs_and_removes_temporary_files(workspace: Path) -> 
     keeper = keeper_of(shell)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(shell.run, "echo $$ > pid; sleep 300 & sleep 300")
-        while not (workspace / "pid").exists() or not (workspace / "pid").read_text():
-            time.sleep(0.01)
+        pid = int(text_in(workspace / "pid"))
         shell.close()
         assert running.result().died
-    assert gone([keeper, int((workspace / "pid").read_text())]) and not home.exists()
+    assert gone([keeper, pid]) and not home.exists()
     closed = shell.run("echo on")
     assert closed.status == NOT_RUN and "closed" in closed.output
 
@@ -383,9 +382,7 @@ from sandbox.shell.shell import Shell
 Shell({str(workspace)!r}).run("(setsid sleep 300 &); echo $HOME > home; echo $$ > pid; sleep 300", 300)
 """
     owner = subprocess.Popen([sys.executable, "-c", code])
-    pid = workspace / "pid"
-    while not pid.exists() or not pid.read_text():
-        time.sleep(0.02)
+    text_in(workspace / "pid")
     below = family(owner.pid)
     assert len(below) >= 4
     owner.send_signal(signal.SIGKILL)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_kit import family, gone
+from kit.processes import family, gone
 
 from sandbox.failures import Crashed, Failed, TimedOut
 from sandbox.workers.settings import WorkerSettings, environment

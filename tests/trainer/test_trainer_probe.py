@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.processes import children, gone
 
 from sandbox.isolation.confine import offered
 from trainer.synthesis.probe.client import Prober
@@ -139,27 +140,10 @@ time.sleep(600)
         server = int(made.stdout.readline())
         task = None
         while task is None:  # the server forks twice once torch is imported
-            task = next((child for pid in children(server) for child in children(pid)), None)
+            task = next((pid for made in children(server) for pid in children(made)), None)
             time.sleep(0.2)
         made.kill()
-    for pid in (server, task):
-        while running(pid):
-            time.sleep(0.2)
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            found += [int(path.parent.name)] * (int(fields[1]) == pid)
-    return found
-
-
-def running(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+    assert gone([server, task])
 
 
 @pytest.mark.slow
