@@ -19,7 +19,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +85,18 @@ class AnyBench:
 class Left:
     """What a process holds."""
 
-    threads: int
+    threads: frozenset[threading.Thread]
     descriptors: int
     temporary_files: int
 
     def beyond(self, before: Left) -> dict[str, int]:
-        """What there is more of."""
-        return {k: v - getattr(before, k) for k, v in asdict(self).items()}
+        """What there is more of. What others left before may end meanwhile: a thread of theirs makes up for no new one,
+        and fewer descriptors are nothing left behind."""
+        return {
+            "threads": len(self.threads - before.threads),
+            "descriptors": max(0, self.descriptors - before.descriptors),
+            "temporary_files": self.temporary_files - before.temporary_files,
+        }
 
 
 @contextmanager
@@ -113,7 +118,8 @@ def held(folder: Path) -> Left:
     """What this process holds now."""
     gc.collect()
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    return Left(threading.active_count(), descriptors, sum(1 for _ in folder.rglob("*")))
+    threads = frozenset(threading.enumerate())
+    return Left(threads, descriptors, sum(1 for _ in folder.rglob("*")))
 
 
 def faults(result: EpisodeResult, tools: Toolbox) -> list[str]:

@@ -24,7 +24,7 @@ def test_what_a_test_leaves_changed_makes_it_fail(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-p", "conftest", "--rootdir", str(tmp_path), "-p",
          "no:cacheprovider", str(file)],
         env={**own, "PYTHONPATH": os.pathsep.join([str(folder), str(folder.parent)])},
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
     assert "3 passed, 2 errors" in done.stdout, done.stdout + done.stderr
     assert "'threads of torch'" in done.stdout and "'LEFT_BY_A_TEST'" in done.stdout

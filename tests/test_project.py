@@ -176,6 +176,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow(250)
+@pytest.mark.timeout(1500)
 def test_a_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     """An installation that is not editable needs the headers that kernel families print, too."""
     held = set(zipfile.ZipFile(wheel).namelist())
@@ -192,6 +193,7 @@ def end_of(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.slow(250)
+@pytest.mark.timeout(1500)
 def test_an_installation_outside_the_checkout_runs(wheel: Path, tmp_path: Path) -> None:
     """Without anything of the checkout `doctor` finds what it needs, and `demo` runs from what the wheel holds."""
     place = tmp_path / "environment"

@@ -58,8 +58,8 @@ class SearchProcess:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._left: set[int] = set()
-        """Requests that nobody waits for any more, until their answers come."""
+        self._left: dict[int, threading.Timer] = {}
+        """Requests that nobody waits for any more, until their answers come, and who looks whether they do."""
 
     def ask(self, request: Mapping[str, Any], limit_s: float, show: Show) -> dict[str, Any]:
         """Send a request and wait for its answer: {"event": "result" | "failed", ...}.
@@ -67,6 +67,15 @@ class SearchProcess:
         Never raises for the child's faults. After `limit_s` seconds, all included, or an interrupt (see `interrupts`),
         it is left: the child is told so, finishes no more than the step it is at, and serves the next request.
         """
+        try:
+            return self._asked(request, limit_s, show)
+        except KeyboardInterrupt:
+            if not interrupts.ends_the_search():
+                raise
+            log.logger("search").warning(INTERRUPTED)
+            return _failed(INTERRUPTED)
+
+    def _asked(self, request: Mapping[str, Any], limit_s: float, show: Show) -> dict[str, Any]:
         deadline = time.monotonic() + limit_s
         if not self._lock.acquire(timeout=max(limit_s, 0.0)):
             return _failed(LATE)
@@ -75,14 +84,11 @@ class SearchProcess:
             if child is None:
                 return _failed(f"{DIED} {self._deaths} times in a row; it is started again later")
             number = next(self._numbers)
-            self._send({"id": number, **request})
             try:
+                self._send({"id": number, **request})
                 return self._wait(child, number, deadline, show)
-            except BaseException as error:
+            except BaseException:
                 self._leave(child, number)
-                if isinstance(error, KeyboardInterrupt) and interrupts.ends_the_search():
-                    log.logger("search").warning(INTERRUPTED)
-                    return _failed(INTERRUPTED)
                 raise
         finally:
             self._lock.release()
@@ -97,6 +103,7 @@ class SearchProcess:
 
     def stop(self) -> None:
         """End the process; the next request starts another."""
+        self._nothing_left()
         if self._child is not None:
             self._child.stop()
             self._child = None
@@ -128,7 +135,7 @@ class SearchProcess:
             if time.monotonic() - self._died_at < wait_s:
                 return None
             self._child = Child(self.module)
-            self._left.clear()
+            self._nothing_left()
             self._outbox = queue.SimpleQueue()
             sending = threading.Thread(target=_send_all, args=(self._child, self._outbox))
             sending.daemon = True
@@ -160,12 +167,12 @@ class SearchProcess:
     def _leave(self, child: Child, number: int) -> None:
         """Tell the child that nobody waits for a request any more, and look after a while whether it has heard that."""
         self._send({"do": "leave", "id": number})
-        self._left.add(number)
         if WIND_DOWN_S <= 0:
             child.kill()
             return
         watch = threading.Timer(WIND_DOWN_S, self._end_if_hanging, [child, number])
         watch.daemon = True
+        self._left[number] = watch
         watch.start()
 
     def _end_if_hanging(self, child: Child, number: int) -> None:
@@ -179,8 +186,16 @@ class SearchProcess:
                 child.kill()
 
     def _note_answer(self, message: Mapping[str, Any]) -> None:
-        if message["event"] != "progress":
-            self._left.discard(message.get("id", 0))
+        watch = self._left.get(message.get("id", 0))
+        if watch is not None and message["event"] != "progress":
+            del self._left[message["id"]]
+            watch.cancel()
+
+    def _nothing_left(self) -> None:
+        """Look after no request any more: the process that had them is gone."""
+        while self._left:
+            _, watch = self._left.popitem()
+            watch.cancel()
 
 
 def _send_all(child: Child, outbox: queue.SimpleQueue[dict[str, Any]]) -> None:

@@ -25,8 +25,12 @@ def sleeps(value: float, folder: Path) -> dict[str, Any]:
 
 def test_what_takes_too_long_is_ended() -> None:
     items = [("short", 0.0), ("long", 600.0)]
-    found = dict(confined.each(items, sleeps, jobs=2, target="cpu", limit_s=3.0))
-    assert found["short"]["slept"] == 0.0 and "not done" in found["long"]["failed"]
+    for limit_s in (3.0, 30.0):  # more, where the short one had not begun in time
+        found = dict(confined.each(items, sleeps, jobs=2, target="cpu", limit_s=limit_s))
+        assert "not done" in found["long"]["failed"]
+        if "slept" in found["short"]:
+            break
+    assert found["short"]["slept"] == 0.0
 
 
 def test_several_that_take_too_long_are_all_ended() -> None:

@@ -100,7 +100,7 @@ def run_in_process(
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=570,
     )
     assert done.returncode == 0, f"{done.returncode}: {done.stdout[-500:]} {done.stderr[-4000:]}"
     return json.loads(done.stdout.splitlines()[-1])

@@ -32,6 +32,8 @@ def search(
         Path(os.environ["FAKE_NOTE"]).write_text(str(os.getpid()))
         time.sleep(600)
     if wish == "work until left" and len(task.nodes) > 1:
+        if note := os.environ.get("FAKE_NOTE"):
+            Path(note).write_text(str(os.getpid()))
         while not judges.is_over():
             time.sleep(0.05)
         raise TurnsOver("as a judge does")

@@ -300,7 +300,7 @@ def test_the_search_process_has_a_served_model_work_on_a_task(tmp_path: Path) ->
 
     with endpoint(said("", [call("look")], "tool_calls"), said("I give up.")) as server:
         setup = Setup(tmp_path / "k", tmp_path / "n", {}, PolicySpec("openai", "m", server.url))
-        found = run_agent(TASK, AtRest(), setup, 60.0, None, lambda text: None)
+        found = run_agent(TASK, AtRest(), setup, 600.0, None, lambda text: None)
     assert isinstance(found, NothingFound) and found.reason == "I give up."
     assert found.turns == 2 and len(server.asked) == 2
     names = {tool["function"]["name"] for tool in server.asked[0]["tools"]}

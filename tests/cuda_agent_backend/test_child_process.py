@@ -90,6 +90,7 @@ def test_what_a_child_leaves_that_is_killed_as_it_ends_is_swept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     swept: list[bool] = []
+    monkeypatch.setattr(child_process, "STOP_GRACE_S", 60.0)  # it ends by itself, however late
     monkeypatch.setattr(child_process.scratch, "sweep", lambda: swept.append(True))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     for signalled in (False, True):

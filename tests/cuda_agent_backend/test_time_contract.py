@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import splice_kit as kit
+from kit.processes import text_in
 from test_service import EXP, SIN, options, process, start, tasks_of
 
 from cuda_agent_backend.hook.search import left_over
@@ -337,23 +338,32 @@ def test_an_interrupt_ends_a_search_and_the_program_goes_on(
     tmp_path: Path, process: SearchProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_SEARCH", "work until left")
+    note = tmp_path / "note"
+    monkeypatch.setenv("FAKE_NOTE", str(note))
     monkeypatch.setattr(interrupts, "_last", -math.inf)
     slow, quick = tasks_of((SIN, SIN), (EXP,))
     start(process, tmp_path)
     client, pid = SearchClient(options(tmp_path), process), process.pid
 
+    def interrupt() -> None:
+        text_in(note)  # the search is at work, so it is being waited for
+        note.unlink()
+        os.kill(os.getpid(), signal.SIGINT)
+
     def interrupted() -> dict[str, Any]:
-        timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
-        timer.start()
+        thread = threading.Thread(target=interrupt)
+        thread.start()
         try:
             return client.search([slow], 600.0)
         finally:
-            timer.join()
+            thread.join()
 
     for _ in range(5):
         monkeypatch.setattr(interrupts, "_last", -math.inf)
         deadline = Deadline(60.0)
         assert interrupted() == {} and deadline.is_interrupted
+    # Until the search is at work again takes as long as it does.
+    monkeypatch.setattr(interrupts, "AGAIN_S", 600.0)
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert client.search([quick], 240.0)[quick.digest]["promoted"] and process.pid == pid

@@ -245,7 +245,7 @@ def holder(tmp_path: Path) -> Iterator[multiprocessing.process.BaseProcess]:
     ready = context.Event()
     process = context.Process(target=hold, args=(tmp_path / "lock", ready))
     process.start()
-    assert ready.wait(60)
+    assert ready.wait(300)
     yield process
     process.kill()
     process.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -36,8 +37,11 @@ def test_status_and_both_streams_come_back(tmp_path: Path) -> None:
 
 def test_a_loop_is_stopped_at_its_deadline_and_what_it_said_is_kept(tmp_path: Path) -> None:
     code = "print('hello', flush=True)\nwhile True: pass"
-    result = python(code, tmp_path, Limits(wall_s=0.5))
-    assert isinstance(result, TimedOut)
+    for seconds in (0.5, 5.0, 60.0):  # more, where Python had not begun in time
+        result = python(code, tmp_path, Limits(wall_s=seconds))
+        assert isinstance(result, TimedOut)
+        if result.output:
+            break
     assert result.output == "hello\n"
 
 
@@ -97,7 +101,8 @@ def test_short_text_stays_as_it_is() -> None:
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     run_limited(["true"], tmp_path, Limits(wall_s=30))
+    gc.collect()  # closes now, and not in between, what earlier tests left open
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         run_limited(["true"], tmp_path, Limits(wall_s=30))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before

@@ -156,15 +156,17 @@ def test_a_forged_or_spoilt_state_harms_the_shell_alone(shell: Shell) -> None:
 
 
 def test_all_is_ended_at_the_deadline_whatever_group_it_went_to(shell: Shell) -> None:
-    watch = f"ls /proc/self >/dev/null; echo $$ > {shell.folder}/pid"
-    found = shell.run(f"x=1; {watch}; (setsid sleep 301 &); nohup sleep 302 & sleep 303", 1.0)
-    assert (
-        found.timed_out
-        and found.died
-        and found.status == 124
-        and "stopped after 1 s" in found.output
-    )
-    assert gone([int((shell.folder / "pid").read_text())])
+    pid = shell.folder / "pid"
+    watch = f"ls /proc/self >/dev/null; echo $$ > {pid}"
+    for seconds in (1.0, 5.0, 60.0):  # more, where it had not started all in time
+        found = shell.run(
+            f"x=1; (setsid sleep 301 &); nohup sleep 302 & {watch}; sleep 303", seconds
+        )
+        assert found.timed_out and found.died and found.status == 124
+        assert f"stopped after {seconds:g} s" in found.output
+        if pid.exists() and pid.read_text():
+            break
+    assert gone([int(pid.read_text())])
     assert family(keeper_of(shell)) == [keeper_of(shell)]
     assert shell.run("echo ${x-unset}").output == "unset\n"
 
@@ -302,15 +304,15 @@ def test_memory_is_limited_for_each_process_and_for_all(workspace: Path) -> None
     with Shell(workspace, limits=ShellLimits(memory_bytes=GIB // 2)) as shell:
         one = shell.run("python3 -c 'x = bytearray(1 << 30)'")
         assert "MemoryError" in one.output and one.status == 1
-        hog = "python3 -c 'import time; x = bytearray(200 << 20); time.sleep(20)'"
-        many = shell.run(f"for i in 1 2 3 4; do {hog} & done; wait", 30)
-        assert "of memory" in many.output and many.died and many.seconds < 20
+        hog = "python3 -c 'import time; x = bytearray(200 << 20); time.sleep(60)'"
+        many = shell.run(f"for i in 1 2 3 4; do {hog} & done; wait", 90)
+        assert "of memory" in many.output and many.died and many.seconds < 60
 
 
 def test_memory_that_processes_share_without_a_file_counts(workspace: Path) -> None:
     with Shell(workspace, limits=ShellLimits(memory_bytes=GIB // 4)) as shell:
-        hog = "import mmap, time; m = mmap.mmap(-1, 60 << 20); m.write(bytes(60 << 20)); time.sleep(20)"
-        found = shell.run(f"for i in 1 2 3 4 5; do python3 -c '{hog}' & done; wait", 30)
+        hog = "import mmap, time; m = mmap.mmap(-1, 60 << 20); m.write(bytes(60 << 20)); time.sleep(60)"
+        found = shell.run(f"for i in 1 2 3 4 5; do python3 -c '{hog}' & done; wait", 90)
         assert "of memory" in found.output and found.died
 
 

@@ -142,7 +142,7 @@ def test_workers_and_servers_end_when_the_judge_is_killed(tmp_path: Path, when: 
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=500,
         check=False,
     )
     assert found.returncode == -9, found.stderr

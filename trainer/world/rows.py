@@ -24,9 +24,9 @@ class Row:
 
     candidate: its name, as tools say it. schedules: those that print this source, as JSON, the first in order first.
     rank: the place of the first in the space, proposals before all others. status: "correct", or what a profile or the
-    compiler would say instead; answer: that answer as JSON, "" where it is correct. error_ratio: of what accuracy
-    allows. facts: what the compiler told of each kernel, as JSON; registers a thread, the largest of its kernels;
-    spill_bytes of all; shared_bytes, the largest; occupancy, the least; None where it told none.
+    compiler would say instead; answer: that answer as JSON, "" where it is correct. error_ratio: the error over
+    eager's, of the worst output. facts: what the compiler told of each kernel, as JSON; registers a thread, the largest
+    of its kernels; spill_bytes of all; shared_bytes, the largest; occupancy, the least; None where it told none.
 
     compile_s, check_s, time_s: seconds of each step. seconds: timings of the device (on cpu by the wall), each with the
     faster baseline's in the same round; retimed: the same among the leaders.
