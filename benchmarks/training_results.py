@@ -1,5 +1,6 @@
-"""Result files of what `cuda-agent-train` leaves: of arenas, contests, trainings and evaluations.
+"""Result files of what `cuda-agent-train` leaves: of tables, arenas, contests, trainings and evaluations.
 
+    python -m benchmarks.training_results tables build/tables-cpu.json --name tables-cpu
     python -m benchmarks.training_results arena build/arena --name arena-cpu
     python -m benchmarks.training_results arena build/contest --name policy-cpu
     python -m benchmarks.training_results contests whole=build/c0 "without rft=build/c1" --name ablation
@@ -28,6 +29,18 @@ ENDS = 10
 
 class Unreadable(Exception):
     """A folder holds nothing of the kind: which, and what made it would be."""
+
+
+def of_tables(file: Path) -> dict[str, Facts]:
+    """A sample: what ``tables --out`` says of them, and of how timings repeat. Raises `Unreadable`."""
+    return {"tables": _read(file, "cuda-agent-train tables --out")}
+
+
+def tables_summary(samples: Mapping[str, Facts]) -> Facts:
+    """The same, with families counted."""
+    found = samples["tables"]
+    counted = {**found["tables"], "families": len(found["tables"]["families"])}
+    return {"tables": counted, **({"again": found["again"]} if "again" in found else {})}
 
 
 def of_arena(folder: Path) -> dict[str, Facts]:
@@ -178,6 +191,7 @@ def _read(path: Path, made_by: str) -> Facts:
 
 Summary = Callable[[Mapping[str, Facts]], Facts]
 KINDS: dict[str, tuple[Callable[[argparse.Namespace], dict[str, Facts]], Summary]] = {
+    "tables": (lambda args: of_tables(Path(args.of[0])), tables_summary),
     "arena": (lambda args: of_arena(Path(args.of[0])), arena_summary),
     "contests": (lambda args: of_contests(args.of), contests_summary),
     "runs": (lambda args: of_runs(map(Path, args.of)), runs_summary),
@@ -191,7 +205,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("kind", choices=list(KINDS))
-    parser.add_argument("of", nargs="+", help="folders; of contests LABEL=FOLDER")
+    parser.add_argument("of", nargs="+", help="folders; a file of tables; of contests LABEL=FOLDER")
     parser.add_argument("--name", required=True, help="of the result file")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where results are written")
     args = parser.parse_args()

@@ -43,6 +43,15 @@ def written(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return found
 
 
+def test_what_tables_hold_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, again = tmp_path / "tables.json", {"regions": 3, "rank_correlation": 0.9}
+    said = {"tables": {"tables": 3, "families": {"mm": 1, "sum": 2}}, "again": again}
+    file.write_text(json.dumps(said))
+    found = written(["tables", str(file)], tmp_path, monkeypatch)
+    assert found["samples"]["tables"]["tables"]["families"] == {"mm": 1, "sum": 2}
+    assert found["summary"] == {"tables": {"tables": 3, "families": 2}, "again": again}
+
+
 def test_an_arena_keeps_its_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = arena(tmp_path / "arena", trained=1.0, **{TODAY: 1.5})
     found = written(["arena", str(folder)], tmp_path, monkeypatch)
