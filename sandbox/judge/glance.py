@@ -11,6 +11,10 @@ GLANCES, HOPELESS = 4, 0.9
 """Rounds after which a glance may end where the candidate stayed below this share of what is worth it in all."""
 
 
+MOST_GLANCES = 12
+"""Rounds of a glance that never sees enough."""
+
+
 FIRST_GLANCES, FAR_BELOW = 2, 0.6
 """The same after fewer rounds: less than what a baseline of two speeds, of which one is half as fast again, makes of a
 candidate that is worth it."""
@@ -24,6 +28,16 @@ tasks on H100s four within 2 % had a median within 0.7 % of that of sixty (19 ti
 SURE = 1.05
 """Upper over lower bound of a baseline's median time at which it is known well enough: it chooses the rival of a glance
 and says how much room there is, and no verdict rests on it."""
+
+
+def first_look(target: str) -> int:
+    """Rounds after which it is asked for the first time. On cpu others' work makes any two rounds slow."""
+    return FIRST_GLANCES if target == "cuda" else GLANCES
+
+
+def is_enough(ratios: Sequence[float], worth: float) -> bool:
+    """Whether a glance may end: see `is_hopeless` and `agree`."""
+    return is_hopeless(ratios, worth) or agree(ratios)
 
 
 def is_hopeless(ratios: Sequence[float], worth: float) -> bool:

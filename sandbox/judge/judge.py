@@ -21,6 +21,7 @@ from sandbox.failures import Failed, Failure, NoMemory, Refused
 from sandbox.judge.builds import Builds
 from sandbox.judge.checks import check_trial
 from sandbox.judge.device import Device
+from sandbox.judge.glance import MOST_GLANCES
 from sandbox.judge.judgement import Judgement, provenance
 from sandbox.judge.measurements import Measurements
 from sandbox.judge.roles import Roles
@@ -241,7 +242,7 @@ class Judge:
         task: Task,
         candidate: Candidate,
         *,
-        pairs: int = 12,
+        pairs: int = MOST_GLANCES,
         eager_task: Task | None = None,
         worth: float = 0.0,
     ) -> Outcome:

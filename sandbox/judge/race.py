@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sandbox.failures import Crashed, Failed, Failure, Noisy, TimedOut
-from sandbox.judge.glance import FIRST_GLANCES, GLANCES, agree, are_sure, is_hopeless
+from sandbox.judge.glance import are_sure, first_look, is_enough
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.rounds import Contestant, Effort, Record, RunTime, Stopwatch
 from sandbox.judge.session import CANDIDATE, EAGER, INDUCTOR, TIMED_SETS, Session
@@ -165,15 +165,14 @@ class Race:
 
         def stop(record: Record) -> bool:
             own = timing.ratios(record.device[self._faster.name], record.device["candidate"])
-            return is_hopeless(own, worth) or agree(own)
+            return is_enough(own, worth)
 
         # One call of each: a round gives its set other values first, which makes it as warm as it gets.
         for contestant in pair:
             result = watch.once(contestant, self.session.timed[0], wall=False)
             if not isinstance(result, RunTime):
                 return result
-        # On cpu others' work makes any two rounds slow.
-        first = FIRST_GLANCES if self.session.task.target == "cuda" else GLANCES
+        first = first_look(self.session.task.target)
         effort = Effort(min(first, pairs), pairs, seconds=math.inf)
         return watch.rounds(pair, effort, stop, wall=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,14 @@ from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from sandbox.failures import CompileFailed, TimedOut
+from sandbox.judge.glance import GLANCES, MOST_GLANCES
 from sandbox.judge.survey import Found
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Task
 from sandbox.timing import decision
 from trainer.world.families import POINTWISE, family_of
 from trainer.world.files import part, read, write
-from trainer.world.replay import PAIRS, Replay
+from trainer.world.replay import Replay
 from trainer.world.replay_tools import NOT_MEASURED, ReplayTools, enough_pairs
 from trainer.world.row_of import kernel_facts, row_of
 from trainer.world.rows import from_dict, table_id, to_dict
@@ -185,7 +187,21 @@ def test_judgements_are_drawn_from_what_was_timed_and_repeat_by_seed() -> None:
             assert min(ratios) <= judged.low <= judged.speed <= judged.high <= max(ratios)
         else:
             assert judged.speed == 0.0 and judged.status == row.status
-    assert len(one.draw(numbers[0])) == PAIRS
+
+
+def test_a_judgement_sees_as_many_pairs_as_a_profile_takes() -> None:
+    table = next(t for t in measured() if t.best > 0)
+    row = max(table.rows, key=lambda row: row.speed or 0.0)
+    calm, wild = [1e-3] * 4, [1e-3, 2e-3, 1e-3, 4e-3]
+    rows = (replace(row, seconds=calm, baseline=calm), replace(row, seconds=wild, baseline=calm))
+    replay = Replay(replace(table, rows=rows), 1)
+    assert len(replay.draw(0)) == GLANCES
+    assert len(replay.draw(1)) == MOST_GLANCES
+    assert len(replay.draw(1, worth=3.0)) == GLANCES, "it is without hope"
+    after = [Replay(replace(table, rows=rows), 2) for _ in range(2)]
+    first = [replay.draw(1, worth) for replay, worth in zip(after, (0.0, 3.0), strict=True)]
+    assert len(first[0]) > len(first[1]) == GLANCES
+    assert after[0].draw(1) == after[1].draw(1), "what is heard next hangs on what was heard first"
 
 
 def test_the_search_plays_whole_episodes_on_tables() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
+import statistics
 from dataclasses import dataclass
 
+from sandbox.judge.glance import MOST_GLANCES, first_look, is_enough
 from trainer.world.rows import CORRECT, Row, Table
-
-PAIRS = 4
-"""Pairs of timings that one judgement sees: as few as a profile needs where they agree."""
 
 
 @dataclass(frozen=True)
@@ -32,31 +31,32 @@ class Replay:
     The leaders' last timings, which say what they are worth, are not drawn from: luck in choosing is not paid for.
     """
 
-    def __init__(self, table: Table, seed: int = 0, pairs: int = PAIRS) -> None:
-        self.table, self.pairs = table, pairs
+    def __init__(self, table: Table, seed: int = 0) -> None:
+        self.table = table
         self._random = random.Random(seed)
-        self._ratios = [_ratios(row) for row in table.rows]
+        self._first = first_look(table.target)
+        self._pairs = [_pairs(row) for row in table.rows]
         self._seconds = [row.judging_s for row in table.rows]
 
     def judge(self, row: int) -> Judgement:
         """One judgement. Raises IndexError where there is no such row."""
-        ratios = self._ratios[row]
-        if not ratios:
+        if not self._pairs[row]:
             status = self.table.rows[row].status
             return Judgement(row, status, False, 0.0, 0.0, 0.0, self._seconds[row])
-        drawn = sorted(self._random.choices(ratios, k=self.pairs))
-        half = self.pairs // 2
-        middle = drawn[half] if self.pairs % 2 else 0.5 * (drawn[half - 1] + drawn[half])
-        return Judgement(row, CORRECT, True, drawn[0], middle, drawn[-1], self._seconds[row])
+        ratios = [baseline / own for baseline, own in self.draw(row)]
+        low, speed, high = min(ratios), statistics.median(ratios), max(ratios)
+        return Judgement(row, CORRECT, True, low, speed, high, self._seconds[row])
 
-    def draw(self, row: int) -> list[tuple[float, float]]:
-        """Seconds of baseline and candidate, as one judgement of a row that works would see them."""
-        found = self.table.rows[row]
-        every = list(zip(found.baseline, found.seconds, strict=True))
-        return self._random.choices(every, k=self.pairs)
+    def draw(self, row: int, worth: float = 0.0) -> list[tuple[float, float]]:
+        """Seconds of baseline and candidate, as one judgement of a row that works would see them: as many as a profile
+        takes until it has seen enough. worth: see `Judge.profile`."""
+        # As many from the generator each time: what is told of one row does not hang on what was told of others.
+        drawn = self._random.choices(self._pairs[row], k=MOST_GLANCES)
+        ratios = [baseline / own for baseline, own in drawn]
+        counts = range(self._first, MOST_GLANCES)
+        enough = next((n for n in counts if is_enough(ratios[:n], worth)), MOST_GLANCES)
+        return drawn[:enough]
 
 
-def _ratios(row: Row) -> list[float]:
-    if not row.works:
-        return []
-    return [b / c for b, c in zip(row.baseline, row.seconds, strict=True)]
+def _pairs(row: Row) -> list[tuple[float, float]]:
+    return list(zip(row.baseline, row.seconds, strict=True)) if row.works else []

@@ -93,7 +93,7 @@ class TableBench:
         """See `Judge.profile`; of those that are right."""
         number = self.rows[candidate.digest]
         row = self.table.rows[number]
-        speed = self._report(self.replay.draw(number))
+        speed = self._report(self.replay.draw(number, worth))
         seconds = speed.seconds["candidate"]
         table = self.table
         achieved = roofline.achieved(task, table.operations, seconds, table.rates)
