@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.store import FOLDER, ROOT
 from cuda_agent_backend.bench.figures import TaskFigures, geomean, grouped, task_figures
 from sandbox.timing.decision import THRESHOLD
+from trainer.rivals.registry import TODAY
 
 PAGE = ROOT / "docs" / "results.md"
 Json = Mapping[str, Any]
@@ -203,6 +204,24 @@ def tasks(found: Sequence[Json]) -> str:
     return "; ".join(said)
 
 
+def tables(found: Sequence[Json]) -> str:
+    """Of tables of timed schedules."""
+    s = found[0]["summary"]["tables"]
+    said = f"{s['schedules']} schedules in {s['tables']} tables of {s['families']} families"
+    return f"{said}; {s['complete']} tables complete"
+
+
+def rivals(found: Sequence[Json]) -> str:
+    """Of an arena: on families that nobody learnt from, who is nearest to the best known after three judgements."""
+    own = found[0]["summary"]["splits"]["family"]
+    order = sorted(own, key=lambda name: own[name]["at"]["3"]["slowdown"]["value"])
+    said = []
+    for name in dict.fromkeys((order[0], TODAY)):
+        s = own[name]["at"]["3"]["slowdown"]
+        said.append(f"{name} {s['value']:.2f} ({s['low']:.2f} to {s['high']:.2f})")
+    return f"slowdown to the best known after three judgements: {', '.join(said)}"
+
+
 AUTOTUNED = (
     "h100-practice-autotune-last",
     "h100-practice-autotune-rest",
@@ -242,6 +261,10 @@ ROWS = (
     Row("both", "float32", "correctness matrix", ("matrix-torch-2.11-h200", "matrix"), matrix),
     Row("both", "any", "operators of torch, forced", ("conformance",), conformance),
     Row("both", "any", "training tasks", ("synthesis",), tasks, waits=True),
+    Row("cuda", "any", "tables of schedules", ("tables",), tables, waits=True),
+    Row("cpu", "any", "tables of schedules", ("tables-cpu",), tables, waits=True),
+    Row("cuda", "any", "rivals on tables, best and today's", ("arena",), rivals, waits=True),
+    Row("cpu", "any", "rivals on tables, best and today's", ("arena-cpu",), rivals, waits=True),
 )
 
 

@@ -6,14 +6,17 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from world_kit import FILE, made, measured
 
 from cuda_agent_backend.codegen.ir.schedule import Schedule
+from trainer.arena import progress as progress_module
 from trainer.arena.agreement import agreement, spearman
 from trainer.arena.figures import Game, bootstrapped, figures, median, quantile, ratio
 from trainer.arena.play import BUDGETS, Played, answers, play
+from trainer.arena.progress import LINES_S
 from trainer.arena.report import page
 from trainer.arena.splits import SPLITS, by_device, by_dtype, by_family, by_shape, playable
 from trainer.arena.tournament import jobs_of, run_job, tournament
@@ -261,3 +264,16 @@ def test_a_measurement_beside_tables_that_are_not_there_is_refused(
     words = ["measure", str(region), "--device", "cpu", "--out", str(tmp_path / "o")]
     assert main([*words, "--known", missing]) == 2
     assert missing in capsys.readouterr().err
+
+
+def test_a_log_has_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(progress_module, "time", clock)
+    with progress_module.progress(9, "games") as tell:
+        for done in range(1, 10):
+            now[0] += LINES_S / 4
+            tell(done)
+    assert capsys.readouterr().out.split("\n")[:2] == ["4 of 9 games", "8 of 9 games"]

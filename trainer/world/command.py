@@ -98,7 +98,7 @@ def _run(args: argparse.Namespace, known: frozenset[str]) -> Iterator[Any]:
     from sandbox.judge import Judge
     from sandbox.judge.settings import JudgeSettings
     from trainer.synthesis.probe.client import lock_of
-    from trainer.world.measure import Here, MeasureSettings, Run, jobs_here
+    from trainer.world.measure import EFFORTS, Here, MeasureSettings, Run, jobs_here
 
     if args.device == "cuda" and not torch.cuda.is_available():
         raise CommandError("torch sees no CUDA device")
@@ -128,6 +128,7 @@ def _run(args: argparse.Namespace, known: frozenset[str]) -> Iterator[Any]:
             known,
             whole=args.whole,
             lock=lock,
+            effort=EFFORTS[args.device],
         )
         yield Run(wanted, judge, Here.of(args.device))
 
