@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import results_page
-from trainer.rivals.registry import TODAY
+from trainer.rivals.registry import CHANCE, TODAY
 
 
 def test_the_page_is_what_the_files_say() -> None:
@@ -46,7 +46,7 @@ def test_what_is_awaited_has_a_line_once_it_is_there(tmp_path: Path) -> None:
     group["undecided"] = ["w", "x"]
     found = {"h100-large": {"table": rows}, "h100-models": {"groups": {"bfloat16 x": group}}}
     held = {"schedules": 90, "tables": 9, "families": 3, "complete": 2}
-    slow = {"order": 1.2, TODAY: 1.5, "ranker": 1.1}
+    slow = {CHANCE: 1.2, "order": 1.3, TODAY: 1.5, "ranker": 1.1}
     mean = {name: {"value": v, "low": v - 0.1, "high": v + 0.1} for name, v in slow.items()}
     family = {name: {"at": {"3": {"slowdown": mean[name]}}} for name in slow}
     found |= {"tables": {"tables": held}, "arena": {"splits": {"family": family}}}
@@ -54,7 +54,7 @@ def test_what_is_awaited_has_a_line_once_it_is_there(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps({"summary": summary}), encoding="utf-8")
     page = results_page.page(tmp_path)
     assert "90 schedules in 9 tables of 3 families; 2 tables complete" in page
-    assert f"ranker 1.10 (1.00 to 1.20), {TODAY} 1.50 (1.40 to 1.60)" in page
+    assert f"ranker 1.10 (1.00 to 1.20), {TODAY} 1.50 (1.40 to 1.60), {CHANCE} 1.20" in page
     assert "9 of 10 correct, 1 failed for memory, 0 slower; over Inductor 1.23; 1 beyond" in page
     assert (
         "bfloat16 x: 17 models, 1.10, 0 slower, 1 less accurate, 0 with more memory, 2 undecided"

@@ -14,11 +14,11 @@ from trainer.rivals.protocol import Rival
 from trainer.rivals.ranker import RankedSearch, Ranker
 from trainer.rivals.simple import InOrder, Uniform
 
-TODAY = "search"
-"""The rival that the others are held against."""
+TODAY, CHANCE = "search", "random"
+"""The rivals that the others are held against."""
 
 RIVALS: dict[str, Callable[[], Rival]] = {
-    "random": Uniform,
+    CHANCE: Uniform,
     "order": InOrder,
     "portfolio": Portfolio,
     "nearest": Nearest,
