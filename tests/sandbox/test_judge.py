@@ -23,7 +23,7 @@ from kit.processes import family, gone
 
 from sandbox.compile.disassembly import Inspection
 from sandbox.failures import CompileFailed, Crashed, Failed, Noisy, Refused, TimedOut
-from sandbox.judge import Judge, checks, race
+from sandbox.judge import Judge, checks, glance, race
 from sandbox.judge.rounds import Effort, Stopwatch
 from sandbox.judge.session import Session
 from sandbox.judge.sessions import Trial
@@ -227,7 +227,7 @@ def test_what_says_there_is_no_room_is_measured_again(
 @pytest.fixture
 def disagreeing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pairs never agree so well that fewer are enough, as a quiet machine's do."""
-    monkeypatch.setattr(race, "agree", lambda ratios: False)
+    monkeypatch.setattr(glance, "agree", lambda ratios: False)
 
 
 def test_a_profile_has_pairs_against_the_faster_baseline(judge: Judge, disagreeing: None) -> None:
