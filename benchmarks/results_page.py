@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.store import FOLDER, ROOT
 from cuda_agent_backend.bench.figures import TaskFigures, geomean, grouped, task_figures
 from sandbox.timing.decision import THRESHOLD
-from trainer.rivals.registry import CHANCE, TODAY
+from trainer.rivals.registry import CHANCE, CONTROLS, TODAY
 
 PAGE = ROOT / "docs" / "results.md"
 Json = Mapping[str, Any]
@@ -215,7 +215,8 @@ def rivals(found: Sequence[Json]) -> str:
     """Of an arena: on families that nobody learnt from, who is nearest to the best known after three judgements, and
     what today's search and chance are beside it."""
     own = found[0]["summary"]["splits"]["family"]
-    order = sorted(own, key=lambda name: own[name]["at"]["3"]["slowdown"]["value"])
+    players = [name for name in own if name not in CONTROLS]
+    order = sorted(players, key=lambda name: own[name]["at"]["3"]["slowdown"]["value"])
     said = []
     for name in dict.fromkeys((order[0], TODAY, CHANCE)):
         s = own[name]["at"]["3"]["slowdown"]

@@ -186,15 +186,15 @@ class SearchProcess:
                 child.kill()
 
     def _note_answer(self, message: Mapping[str, Any]) -> None:
-        watch = self._left.get(message.get("id", 0))
-        if watch is not None and message["event"] != "progress":
-            del self._left[message["id"]]
-            watch.cancel()
+        if message["event"] != "progress":
+            watch = self._left.pop(message.get("id", 0), None)
+            if watch is not None:
+                watch.cancel()
 
     def _nothing_left(self) -> None:
         """Look after no request any more: the process that had them is gone."""
-        while self._left:
-            _, watch = self._left.popitem()
+        left, self._left = self._left, {}
+        for watch in left.values():
             watch.cancel()
 
 

@@ -11,13 +11,13 @@ GLANCES, HOPELESS = 4, 0.9
 """Rounds after which a glance may end where the candidate stayed below this share of what is worth it in all."""
 
 
-MOST_GLANCES = 12
-"""Rounds of a glance that never sees enough."""
-
-
 FIRST_GLANCES, FAR_BELOW = 2, 0.6
 """The same after fewer rounds: less than what a baseline of two speeds, of which one is half as fast again, makes of a
 candidate that is worth it."""
+
+
+MOST_GLANCES = 12
+"""Rounds of a glance that never sees enough."""
 
 
 AGREE, ALMOST = 1.02, 1.03
@@ -31,7 +31,7 @@ and says how much room there is, and no verdict rests on it."""
 
 
 def first_look(target: str) -> int:
-    """Rounds after which it is asked for the first time. On cpu others' work makes any two rounds slow."""
+    """Rounds after which `is_enough` is asked for the first time. On cpu others' work makes any two rounds slow."""
     return FIRST_GLANCES if target == "cuda" else GLANCES
 
 

@@ -140,7 +140,7 @@ time.sleep(600)
         server = int(made.stdout.readline())
         task = None
         while task is None:  # the server forks twice once torch is imported
-            task = next((pid for made in children(server) for pid in children(made)), None)
+            task = next((pid for fork in children(server) for pid in children(fork)), None)
             time.sleep(0.2)
         made.kill()
     assert gone([server, task])

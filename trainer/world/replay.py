@@ -53,8 +53,11 @@ class Replay:
         # As many from the generator each time: what is told of one row does not hang on what was told of others.
         drawn = self._random.choices(self._pairs[row], k=MOST_GLANCES)
         ratios = [baseline / own for baseline, own in drawn]
-        counts = range(self._first, MOST_GLANCES)
-        enough = next((n for n in counts if is_enough(ratios[:n], worth)), MOST_GLANCES)
+        looks, count = [], self._first
+        while count < MOST_GLANCES:  # as `Stopwatch.rounds` asks
+            looks.append(count)
+            count *= 2
+        enough = next((n for n in looks if is_enough(ratios[:n], worth)), MOST_GLANCES)
         return drawn[:enough]
 
 
