@@ -265,16 +265,16 @@ ROWS = (
     Row("both", "any", "training tasks", ("synthesis",), tasks, waits=True),
     Row("cuda", "any", "tables of schedules", ("tables",), tables, waits=True),
     Row("cpu", "any", "tables of schedules", ("tables-cpu",), tables, waits=True),
-    Row(
-        "cuda", "any", "rivals on tables: the best, today's, chance", ("arena",), rivals, waits=True
-    ),
-    Row(
-        "cpu",
-        "any",
-        "rivals on tables: the best, today's, chance",
-        ("arena-cpu",),
-        rivals,
-        waits=True,
+    *(
+        Row(
+            target,
+            "any",
+            "rivals on tables: the best, today's, chance",
+            (file,),
+            rivals,
+            waits=True,
+        )
+        for target, file in (("cuda", "arena"), ("cpu", "arena-cpu"))
     ),
 )
 

@@ -112,8 +112,8 @@ class Place:
     def again(self, alone: bool = False) -> None:
         """Wait for a place for what ends a task's run: before all that have not begun theirs.
 
-        Else a run that is cut off has many tasks that are half done. Nobody comes in between: who gives a place back
-        and asks anew finds it taken. alone: nobody else is in meanwhile.
+        Else a run that is cut off has many tasks that are half done. One step: were the place given back first,
+        somebody else could come in before this one asks. alone: nobody else is in meanwhile.
         """
         ticket, self.ticket = self.ticket, None
         assert ticket is not None

@@ -34,7 +34,9 @@ class Replay:
     def __init__(self, table: Table, seed: int = 0) -> None:
         self.table = table
         self._random = random.Random(seed)
-        self._first = first_look(table.target)
+        first = first_look(table.target)
+        doublings = (first << n for n in range(MOST_GLANCES))  # as `Stopwatch.rounds` asks
+        self._looks = [count for count in doublings if count < MOST_GLANCES]
         self._pairs = [_pairs(row) for row in table.rows]
         self._seconds = [row.judging_s for row in table.rows]
 
@@ -53,11 +55,7 @@ class Replay:
         # As many from the generator each time: what is told of one row does not hang on what was told of others.
         drawn = self._random.choices(self._pairs[row], k=MOST_GLANCES)
         ratios = [baseline / own for baseline, own in drawn]
-        looks, count = [], self._first
-        while count < MOST_GLANCES:  # as `Stopwatch.rounds` asks
-            looks.append(count)
-            count *= 2
-        enough = next((n for n in looks if is_enough(ratios[:n], worth)), MOST_GLANCES)
+        enough = next((n for n in self._looks if is_enough(ratios[:n], worth)), MOST_GLANCES)
         return drawn[:enough]
 
 
