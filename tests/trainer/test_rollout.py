@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import random
 import threading
 from dataclasses import replace
@@ -100,6 +101,32 @@ def test_a_model_that_fails_ends_every_episode_as_infrastructure() -> None:
         raise MemoryError
 
     assert isinstance(Lockstep(full, [0]).ask(Request(0, [1], "")), EngineFailed)
+
+
+@pytest.mark.parametrize("error", [IndexError("no such row"), KeyError(7), TypeError("none"), None])
+def test_whatever_becomes_of_a_batch_everyone_who_waits_is_answered(error: Exception | None) -> None:
+    """An error that ended one episode alone left the others waiting."""
+
+    def generate(requests: Any) -> list[Sampled]:
+        if error is not None:
+            raise error
+        return [Sampled((1,), (0.0,), True)]  # one too few
+
+    lockstep = Lockstep(generate, range(2))
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def one(key: int) -> None:
+        try:
+            answers.put(lockstep.ask(Request(key, [1], "")))
+        except Exception as raised:
+            answers.put(raised)
+
+    for key in range(2):
+        threading.Thread(target=one, args=(key,), daemon=True).start()
+    first, second = (answers.get(timeout=60.0) for _ in range(2))
+    assert isinstance(first, EngineFailed) and first is second
+    said = "1 answers to 2 requests" if error is None else f"{type(error).__name__}: {error}"
+    assert said in first.reason
 
 
 def test_episodes_are_the_same_when_they_are_played_again_and_learn_what_the_engine_saw() -> None:

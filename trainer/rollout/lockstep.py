@@ -6,8 +6,10 @@ So batches, and with them every digit, are the same whenever the same episodes a
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 
+from cuda_agent_backend import log
 from cuda_agent_backend.agent.policies.engine import EngineFailed, Sampled
 from cuda_agent_backend.agent.policies.trained.sampler import Request
 
@@ -47,10 +49,18 @@ class Lockstep:
             return
         requests = [self._waiting[key] for key in sorted(self._waiting)]
         self._waiting = {}
-        found: Sequence[Answer]
+        answers = self._answered(requests)
+        self._answers |= {r.key: answer for r, answer in zip(requests, answers, strict=True)}
+        self._changed.notify_all()
+
+    def _answered(self, requests: Sequence[Request]) -> Sequence[Answer]:
+        """An answer to each, whatever happens: an error that left here would end one episode, and the others would wait
+        for ever."""
         try:
             found = self._generate(requests)
-        except (RuntimeError, MemoryError, ValueError) as error:  # as when memory runs out
-            found = [EngineFailed(f"{type(error).__name__}: {error}")] * len(requests)
-        self._answers |= {r.key: answer for r, answer in zip(requests, found, strict=True)}
-        self._changed.notify_all()
+            if len(found) != len(requests):
+                raise ValueError(f"{len(found)} answers to {len(requests)} requests")
+        except Exception as error:
+            log.once("train", f"a batch was not generated:\n{traceback.format_exc()}")
+            return [EngineFailed(f"{type(error).__name__}: {error}")] * len(requests)
+        return found
