@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 class Ranks(Protocol):
@@ -66,6 +68,16 @@ class Accelerated:
         from accelerate.utils import gather_object
 
         return list(gather_object([value]))
+
+
+def first_finds(ranks: Ranks, find: Callable[[], T]) -> T:
+    """What the first process finds, in all of them; every process must ask for it.
+
+    Of what may change meanwhile, as the files of a folder, each would find something else, and go another way.
+    """
+    found = find() if ranks.rank == 0 else None
+    firsts: T = ranks.everyones(found)[0]
+    return firsts
 
 
 def add_gradients(parameters: Iterable[torch.nn.Parameter], ranks: Ranks) -> None:

@@ -24,7 +24,7 @@ from sandbox.file_locks import lock_at_once
 from trainer.health.alarms import Alarm, alarm_of
 from trainer.health.journal import Figures
 from trainer.ppo.losses import NotANumber
-from trainer.ppo.ranks import Ranks
+from trainer.ppo.ranks import Ranks, first_finds
 from trainer.rollout.world import World
 from trainer.stages import checkpoint
 from trainer.stages.config import STAGES, Config, StageSettings
@@ -83,7 +83,7 @@ def _train(run: Run, name: str, folder: Path) -> Mapping[str, Any]:
     begin(run, name, learner)
     if name == "rft":
         behaviour = learner.kind.copy(learner.actor)
-    done = checkpoint.steps_in(folder)
+    done = _steps_in(run, folder)
     if done:
         checkpoint.load(learner, checkpoint.path_of(folder, done[-1]))
     first = done[-1] if done else 0
@@ -102,7 +102,7 @@ def _train(run: Run, name: str, folder: Path) -> Mapping[str, Any]:
         world.close()
         if figures is not None:
             figures.close()
-    if settings.steps not in checkpoint.steps_in(folder):
+    if settings.steps not in _steps_in(run, folder):
         _keep(run, learner, folder, settings.steps)
     return _finish(run, name, learner, folder, figures)
 
@@ -176,6 +176,11 @@ def _step(run: Run, stage: Stage, folder: Path, figures: Figures | None, step: i
         _keep(run, stage.learner, folder, step + 1)
 
 
+def _steps_in(run: Run, folder: Path) -> list[int]:
+    """See `checkpoint.steps_in`: those that rank 0 finds, which writes and removes them while others look."""
+    return first_finds(run.ranks, lambda: checkpoint.steps_in(folder))
+
+
 def _keep(run: Run, learner: Learner, folder: Path, step: int) -> None:
     if run.ranks.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
@@ -186,15 +191,18 @@ def _keep(run: Run, learner: Learner, folder: Path, step: int) -> None:
 
 def _collapse(run: Run, folder: Path, alarm: Alarm, step: int) -> None:
     """Drop checkpoints of the time when it went wrong, and stop."""
+    raise RunFailed(first_finds(run.ranks, lambda: _rolled_back(folder, alarm, step)))
+
+
+def _rolled_back(folder: Path, alarm: Alarm, step: int) -> str:
+    """Remove what is bad, and note why; what is said of it."""
     steps = checkpoint.steps_in(folder)
     good = max((n for n in steps if n <= alarm.since), default=min(steps))
-    if run.ranks.rank == 0:
-        for bad in (n for n in steps if n > good):
-            shutil.rmtree(checkpoint.path_of(folder, bad))
-        said = {"alarm": alarm.name, "reason": alarm.reason, "step": step + 1, "good": good}
-        _write(folder / COLLAPSED, said)
-    run.ranks.everyones(None)
-    raise RunFailed(_again(folder))
+    for bad in (n for n in steps if n > good):
+        shutil.rmtree(checkpoint.path_of(folder, bad))
+    said = {"alarm": alarm.name, "reason": alarm.reason, "step": step + 1, "good": good}
+    _write(folder / COLLAPSED, said)
+    return _again(folder)
 
 
 def _again(folder: Path) -> str:
