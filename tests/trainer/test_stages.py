@@ -279,6 +279,52 @@ def test_a_collapsed_run_is_stopped_and_its_bad_checkpoints_are_dropped(
     assert json.loads(before)["alarms"]["least_entropy"] == 10.0
 
 
+@pytest.mark.parametrize("window", [1, 2, 5, 7, 10])
+@pytest.mark.parametrize("every", [1, 2, 3, 5, 10])
+def test_a_checkpoint_from_before_the_window_of_an_alarm_is_kept(window: int, every: int) -> None:
+    kept = checkpoint.reaching_back(window, every)
+    for now in range(window, 60):
+        there = list(range(0, now, every))[-kept:]  # an alarm comes before its step is kept
+        assert there[0] <= now - window
+
+
+def test_a_roll_back_lands_before_the_window_of_the_alarm_or_says_that_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad_from = 8
+    config = replace(
+        CONFIG,
+        stages=("warmup",),
+        alarms=Limits(window=5, failed=0.5),
+        warmup=replace(SHORT, steps=20, every=1),
+    )
+    stage = tmp_path / "warmup"
+
+    def step(_: Any, number: int) -> dict[str, float]:
+        return {"failed": float(number >= bad_from)}
+
+    def fails_at(step: int) -> str:
+        """What is said as the stage goes on and is stopped, at the third bad step of five."""
+        (stage / "collapsed.json").unlink(missing_ok=True)
+        with pytest.raises(RunFailed, match=f"stopped at step {step}: 60%") as failed:
+            run_stage(run_of(tmp_path, config), "warmup")
+        return str(failed.value)
+
+    monkeypatch.setitem(runner.STEPS, "warmup", step)
+    said = fails_at(11)
+    assert f"The last good checkpoint is {stage / 'step-000006'}" in said
+    assert checkpoint.steps_in(stage)[-1] == 6
+    bad_from = 6
+    assert f"The last good checkpoint is {stage / 'step-000004'}" in fails_at(9)
+    assert checkpoint.steps_in(stage) == [4]
+    bad_from = 4
+    said = fails_at(7)
+    assert "No checkpoint is left from before step 3" in said and "good checkpoint" not in said
+    assert f"To begin the stage anew, remove {stage}." in said
+    assert f"the oldest checkpoint, {stage / 'step-000004'}, which may be bad itself" in said
+    assert checkpoint.steps_in(stage) == [4]
+
+
 def test_a_stage_ends_with_its_judgements(chained: Path, tmp_path: Path) -> None:
     shutil.copytree(chained, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "agentic")

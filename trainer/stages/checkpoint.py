@@ -38,6 +38,12 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:06d}"
 
 
+def reaching_back(window: int, every: int) -> int:
+    """How many checkpoints must stay for one of them to be from before the latest ``window`` steps, with one to spare.
+    every: steps between checkpoints."""
+    return -(-window // every) + 2
+
+
 def save(
     learner: Learner, folder: Path, step: int, state: Mapping[str, Any], kept: int = KEPT
 ) -> Path:

@@ -39,7 +39,6 @@ DONE, COLLAPSED, CONFIG = "done.json", "collapsed.json", "config.json"
 HISTORY = "config-history.jsonl"
 EPISODES, FIGURES = "episodes.jsonl", "figures.json"
 """Of an evaluation: all episodes that ended, and what they come to so far."""
-KEPT = 3
 WATCHED = ("warmup", "value", "agentic", "live")
 """Stages whose figures alarms look at."""
 
@@ -185,7 +184,9 @@ def _keep(run: Run, learner: Learner, folder: Path, step: int) -> None:
     if run.ranks.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
         state = {"stage": folder.name, "seed": run.config.seed}
-        checkpoint.save(learner, folder, step, state, KEPT)
+        every = run.config.stage(folder.name).every
+        kept = checkpoint.reaching_back(run.config.alarms.window, every)
+        checkpoint.save(learner, folder, step, state, kept)
     run.ranks.everyones(None)
 
 
@@ -197,22 +198,30 @@ def _collapse(run: Run, folder: Path, alarm: Alarm, step: int) -> None:
 def _rolled_back(folder: Path, alarm: Alarm, step: int) -> str:
     """Remove what is bad, and note why; what is said of it."""
     steps = checkpoint.steps_in(folder)
-    good = max((n for n in steps if n <= alarm.since), default=min(steps))
+    before = [n for n in steps if n <= alarm.since]
+    good = max(before, default=min(steps))
     for bad in (n for n in steps if n > good):
         shutil.rmtree(checkpoint.path_of(folder, bad))
     said = {"alarm": alarm.name, "reason": alarm.reason, "step": step + 1, "good": good}
-    _write(folder / COLLAPSED, said)
+    _write(folder / COLLAPSED, {**said, "since": alarm.since, "doubtful": not before})
     return _again(folder)
 
 
 def _again(folder: Path) -> str:
     said = _read(folder / COLLAPSED)
     good = checkpoint.path_of(folder, said["good"])
-    return (
-        f"{folder.name} was stopped at step {said['step']}: {said['reason']}. The last good checkpoint is {good}. "
-        f"To go on from it, change what made it collapse (a lower rate, more episodes a step) and remove "
+    stopped = f"{folder.name} was stopped at step {said['step']}: {said['reason']}."
+    on = (
+        "change what made it collapse (a lower rate, more episodes a step) and remove "
         f"{folder / COLLAPSED}"
     )
+    if said.get("doubtful"):
+        return (
+            f"{stopped} No checkpoint is left from before step {said['since'] + 1}, the first of those that look bad. "
+            f"To begin the stage anew, remove {folder}. To go on from the oldest checkpoint, {good}, which may be bad "
+            f"itself, {on}"
+        )
+    return f"{stopped} The last good checkpoint is {good}. To go on from it, {on}"
 
 
 def _finish(
