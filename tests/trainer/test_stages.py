@@ -254,10 +254,9 @@ def test_a_loss_that_is_not_a_number_stops_the_run_at_its_last_good_checkpoint(
         with pytest.raises(RunFailed, match=r"not numbers.*step-000002"):
             run_stage(run_of(tmp_path / "run"), "agentic")
     assert checkpoint.steps_in(tmp_path / "run" / "agentic")[-1] == 2
-    with pytest.raises(RunFailed, match="remove"):
+    with pytest.raises(RunFailed, match="add --resume-collapsed"):
         run_stage(run_of(tmp_path / "run"), "agentic")
-    (tmp_path / "run" / "agentic" / "collapsed.json").unlink()
-    run_stage(run_of(tmp_path / "run"), "agentic")
+    run_stage(replace(run_of(tmp_path / "run"), resume_collapsed=True), "agentic")
     assert curve(tmp_path / "run" / "agentic") == curve(chained / "agentic")
 
 
@@ -305,9 +304,9 @@ def test_a_roll_back_lands_before_the_window_of_the_alarm_or_says_that_it_does_n
 
     def fails_at(step: int) -> str:
         """What is said as the stage goes on and is stopped, at the third bad step of five."""
-        (stage / "collapsed.json").unlink(missing_ok=True)
+        run = replace(run_of(tmp_path, config), resume_collapsed=True)
         with pytest.raises(RunFailed, match=f"stopped at step {step}: 60%") as failed:
-            run_stage(run_of(tmp_path, config), "warmup")
+            run_stage(run, "warmup")
         return str(failed.value)
 
     monkeypatch.setitem(runner.STEPS, "warmup", step)
@@ -462,3 +461,22 @@ def test_the_command_reads_a_configuration_and_says_what_is_wrong_in_one_line(
     path.write_text("[world]\nkind = 'factory'\nfactory = 'nowhere:make'\n")
     assert command.main([*words[:-1], str(tmp_path / "other")]) == command.USAGE
     assert "cannot be had" in capsys.readouterr().err
+
+
+def test_a_stage_that_alarms_stopped_goes_on_where_the_command_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f"threads = 1\nstages = ['warmup']\n{toy_world.TOML}[alarms]\nwindow = 2\nleast_entropy = 1e9\n[warmup]\n"
+        "steps = 3\nepisodes = 4\nattempts = 2\n"
+    )
+    words = ["run", str(path), "--out", str(tmp_path / "out")]
+    for _ in range(2):  # as the alarm comes, and another time
+        assert command.main(words) == command.USAGE
+        said = capsys.readouterr().err
+        assert "warmup was stopped at step 2" in said and "add --resume-collapsed" in said
+    well = ["--set", "alarms.least_entropy=0.0", "--resume-collapsed"]
+    assert command.main([*words, *well]) == 0
+    assert "warmup: done" in capsys.readouterr().out
+    assert len(curve(tmp_path / "out" / "warmup")) == 3

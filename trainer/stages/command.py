@@ -50,6 +50,12 @@ def add_arguments(commands: Any) -> None:
         )
         if name == "eval":
             _add_options_of_evaluation(one)
+        else:
+            one.add_argument(
+                "--resume-collapsed",
+                action="store_true",
+                help="go on, from its last good checkpoint, with a stage that alarms stopped",
+            )
 
     shown = commands.add_parser("plot", help="draw the figures of a run")
     shown.add_argument("run", type=Path, metavar="DIR", help="where the run is")
@@ -107,7 +113,8 @@ def run(args: argparse.Namespace) -> int:
         if why := _lacking(settings, wanted):
             raise CommandError(why)
         with threads(settings.threads) if settings.threads else nullcontext():
-            made = runner.Run(settings, args.out, Accelerated(), world_of)
+            on = getattr(args, "resume_collapsed", False)
+            made = runner.Run(settings, args.out, Accelerated(), world_of, resume_collapsed=on)
             for name in wanted:
                 said = runner.run_stage(made, name, _asked(args))
                 status = LEFT if said.get("left") else status

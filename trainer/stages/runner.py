@@ -51,13 +51,15 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """A folder with a configuration. world_of: see `worlds.world_of`."""
+    """A folder with a configuration. world_of: see `worlds.world_of`. resume_collapsed: whether stages that alarms
+    stopped before go on."""
 
     config: Config
     folder: Path
     ranks: Ranks
     world_of: Callable[..., World]
     tell: Tell = print
+    resume_collapsed: bool = False
 
 
 def run_stage(run: Run, name: str, asked: Asked | None = None) -> Mapping[str, Any]:
@@ -66,7 +68,7 @@ def run_stage(run: Run, name: str, asked: Asked | None = None) -> Mapping[str, A
     folder = run.folder / name
     with _alone(run):
         _same_config(run)
-        if (folder / COLLAPSED).is_file():
+        if _is_stopped(run, folder / COLLAPSED):
             raise RunFailed(_again(folder))
         if name == "eval":
             return _evaluate(run, folder, asked or Asked())
@@ -207,14 +209,22 @@ def _rolled_back(folder: Path, alarm: Alarm, step: int) -> str:
     return _again(folder)
 
 
+def _is_stopped(run: Run, collapsed: Path) -> bool:
+    """Whether alarms have stopped the stage; where it is to go on all the same, that is forgotten."""
+
+    def found() -> bool:
+        if run.resume_collapsed:
+            collapsed.unlink(missing_ok=True)
+        return collapsed.is_file()
+
+    return first_finds(run.ranks, found)
+
+
 def _again(folder: Path) -> str:
     said = _read(folder / COLLAPSED)
     good = checkpoint.path_of(folder, said["good"])
     stopped = f"{folder.name} was stopped at step {said['step']}: {said['reason']}."
-    on = (
-        "change what made it collapse (a lower rate, more episodes a step) and remove "
-        f"{folder / COLLAPSED}"
-    )
+    on = "change what made it collapse (a lower rate, more episodes a step) and add --resume-collapsed"
     if said.get("doubtful"):
         return (
             f"{stopped} No checkpoint is left from before step {said['since'] + 1}, the first of those that look bad. "
