@@ -92,6 +92,15 @@ def test_the_figures_of_a_run_are_drawn(tmp_path: Path) -> None:
     assert "<svg" in drawn and "matplotlib.axis_4" in drawn and "matplotlib.axis_5" not in drawn
 
 
+def test_the_importance_ratio_is_drawn(tmp_path: Path) -> None:
+    figures = Figures(tmp_path / "warmup", 0)
+    figures.add({"reward": 1.0, "ratio": 1.25})
+    figures.close()
+    plot(tmp_path, ["warmup"], tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<!-- ratio -->" in drawn and "<!-- entropy -->" not in drawn
+
+
 def test_a_full_disk_leaves_the_figures_readable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 
 from trainer.health.journal import NAME, read
 
-SHOWN = ("reward", "entropy", "kl", "explained_variance", "cut_off", "invalid", "engine_gap")
+SHOWN = (
+    "reward",
+    "entropy",
+    "ratio",
+    "kl",
+    "explained_variance",
+    "cut_off",
+    "invalid",
+    "engine_gap",
+)
 
 
 def plot(run: Path, stages: Sequence[str], file: Path) -> list[str]:
