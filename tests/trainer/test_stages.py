@@ -28,7 +28,7 @@ from trainer.policy.model import ModelSettings
 from trainer.ppo.ranks import Alone
 from trainer.stages import checkpoint, runner, steps
 from trainer.stages import config as configs
-from trainer.stages.config import BadConfig, Config, StageSettings
+from trainer.stages.config import BadConfig, Config, StageSettings, WorldSettings
 from trainer.stages.runner import Run, RunFailed, run_stage
 
 TINY = ModelSettings(hidden=16, layers=1, heads=1, key_heads=1, head=16, inner=32, window=1024)
@@ -322,6 +322,32 @@ def test_a_roll_back_lands_before_the_window_of_the_alarm_or_says_that_it_does_n
     assert f"To begin the stage anew, remove {stage}." in said
     assert f"the oldest checkpoint, {stage / 'step-000004'}, which may be bad itself" in said
     assert checkpoint.steps_in(stage) == [4]
+
+
+def shares(**held_out: float) -> Config:
+    """Of families: those that a stage's own world holds out, and 0.2 in the run's."""
+    worlds = {name: WorldSettings(held_out=share) for name, share in held_out.items()}
+    own = {name: replace(SHORT, world=world) for name, world in worlds.items()}
+    return replace(CONFIG, stages=(*CONFIG.stages[:-1], "live", "eval"), **own)
+
+
+def test_what_a_policy_was_kept_from_is_what_all_of_its_stages_were_kept_from() -> None:
+    assert shares().held_out("agentic") == shares(live=0.3).held_out("live") == 0.2
+    assert shares(warmup=0.1).held_out("live") == 0.1
+    assert shares(warmup=0.1).held_out("pretrain") == 0.2
+    assert shares(live=0.0).held_out("agentic") == 0.2 and shares(live=0.0).held_out("live") == 0.0
+    assert shares(eval=0.1).held_out("live") == 0.2
+    left_out = replace(shares(warmup=0.1), stages=("pretrain", "agentic"))
+    assert left_out.held_out("agentic") == 0.2
+    assert replace(shares(pretrain=0.4), stages=("pretrain",)).held_out("pretrain") == 0.4
+
+
+def test_the_policys_card_has_the_smallest_share_of_its_stages(tmp_path: Path) -> None:
+    config = replace(shares(warmup=0.3), stages=("pretrain", "warmup"))
+    for name in config.stages:
+        run_stage(run_of(tmp_path, config), name)
+    card = json.loads((tmp_path / "policy" / "policy.json").read_text())
+    assert (card["stage"], card["held_out"]) == ("warmup", 0.2)
 
 
 def test_a_stage_ends_with_its_judgements(chained: Path, tmp_path: Path) -> None:

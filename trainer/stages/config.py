@@ -133,6 +133,13 @@ class Config:
         found: StageSettings = getattr(self, name)
         return found
 
+    def held_out(self, last: str) -> float:
+        """The share of families that no stage was trained on, up to ``last``. Which ones a share holds out hangs on
+        their names alone, so that those of the smallest share are held out of every stage's world."""
+        before = [name for name in STAGES[: STAGES.index(last)] if name in self.stages]
+        worlds = [self.stage(name).world or self.world for name in (*before, last)]
+        return min(world.held_out for world in worlds)
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return dataclasses.asdict(self)

@@ -241,8 +241,12 @@ def _finish(
     if figures is not None:
         last = figures.steps[-1] if figures.steps else {}
         said["figures"] = last
-        held_out = (run.config.stage(name).world or run.config.world).held_out
-        card = {"stage": name, "seed": run.config.seed, "held_out": held_out, "figures": last}
+        card = {
+            "stage": name,
+            "seed": run.config.seed,
+            "held_out": run.config.held_out(name),
+            "figures": last,
+        }
         export(learner, card, run.folder / "policy")
         _write(folder / DONE, said)
     run.ranks.everyones(None)
