@@ -445,6 +445,15 @@ def test_what_is_wrong_with_a_configuration_is_said(tmp_path: Path, text: str, s
         configs.read(path)
 
 
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("train_*.toml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_tell_no_larger_budget_than_there_is(path: Path) -> None:
+    """The one answer of a warm-up is judged once."""
+    assert configs.read(path).warmup.judgements == (1,)
+
+
 def test_settings_are_changed_from_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("seed = 1\n[warmup]\nsteps = 2\n")
