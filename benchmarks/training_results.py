@@ -164,7 +164,10 @@ def of_episodes(folder: Path) -> dict[str, Facts]:
     for budget, policies in said["figures"].items():
         for policy, figures in policies.items() if budget != "arena" else ():
             own = [
-                line for line in lines if (line["policy"], str(line["budget"])) == (policy, budget)
+                line
+                for line in lines
+                if (line["policy"], str(line["budget"])) == (policy, budget)
+                and _is_as_now(line, said)
             ]
             samples[f"{policy} at {budget}"] = {
                 "figures": figures,
@@ -172,6 +175,12 @@ def of_episodes(folder: Path) -> dict[str, Facts]:
                 "episodes": own,
             }
     return samples
+
+
+def _is_as_now(line: Facts, said: Facts) -> bool:
+    """Whether an episode was played by the settings that figures are of; files of older versions name none."""
+    how = said.get("how", {}).get(line["policy"])
+    return how is None or line.get("how", "") in ("", how)
 
 
 def episodes_summary(samples: Mapping[str, Facts]) -> Facts:

@@ -118,3 +118,18 @@ def test_an_evaluation_keeps_its_episodes(tmp_path: Path, monkeypatch: pytest.Mo
         "bayesian at 3": {"tasks": 1},
         "left": 4,
     }
+
+
+def test_episodes_that_were_played_by_other_settings_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "eval"
+    folder.mkdir()
+    said = {"figures": {"3": {"trained": {}, "bayesian": {}}}, "left": 0, "how": {"trained": "now"}}
+    (folder / "figures.json").write_text(json.dumps(said))
+    lines = [
+        {"policy": policy, "budget": 3, "how": how}
+        for policy, how in (("trained", "now"), ("trained", "then"), ("trained", ""), ("bayesian", "x"))
+    ]
+    (folder / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = results.of_episodes(tmp_path)
+    assert [line["how"] for line in found["trained at 3"]["episodes"]] == ["now", ""]
+    assert [line["how"] for line in found["bayesian at 3"]["episodes"]] == ["x"]

@@ -21,7 +21,7 @@ from trainer.rollout.episodes import Plan
 from trainer.stages import runner
 from trainer.stages.config import BadConfig, Config, StageSettings, WorldSettings
 from trainer.stages.episode_book import BadBook, EpisodeBook, Line, sorted_out
-from trainer.stages.evaluate import Asked, counts, search_of
+from trainer.stages.evaluate import Asked, counts, how_of, search_of
 from trainer.stages.runner import Run, RunFailed, run_stage
 from trainer.stages.scores import scores
 from trainer.stages.worlds import world_of
@@ -106,7 +106,7 @@ def test_figures_say_how_policy_and_searches_fare_at_each_budget(whole: Path) ->
     assert len(lines(whole)) == len(set(keys(lines(whole)))) == EPISODES
     wanted = {
         "policy", "budget", "task", "family", "won", "speed", "reward", "judgements", "seconds", "end", "reason",
-        "counts", "weights",
+        "counts", "weights", "how",
     }  # fmt: skip
     assert all(set(line) == wanted for line in lines(whole))
 
@@ -273,6 +273,78 @@ def test_the_ablation_without_a_loop_has_one_answer_a_task_judged(tmp_path: Path
     assert len(lines(tmp_path)) == EPISODES
     assert all(line["reason"] == "one answer" for line in lines(tmp_path))
     assert all(line["judgements"] <= 1 for line in lines(tmp_path))
+
+
+def test_episodes_of_other_settings_count_for_nothing_and_stay(tmp_path: Path) -> None:
+    """What was cut goes on by other settings in the same folder, and by the first ones again."""
+    evaluated(tmp_path, Counting(), Asked(part=(1, 2)))
+    first = lines(tmp_path)
+    assert len(first) == EPISODES / 2
+    single = replace(CONFIG, eval=replace(EVAL, single=True))
+    world = Counting()
+    said = evaluated(tmp_path, world, Asked(part=(1, 2)), single)
+    assert len(world.made) == EPISODES / 2 and said["left"] == 0
+    assert lines(tmp_path)[: len(first)] == first and len(lines(tmp_path)) == EPISODES
+    again = lines(tmp_path)[len(first) :]
+    assert {one["reason"] for one in again} == {"one answer"} != {one["reason"] for one in first}
+    for name in POLICIES:
+        spent = [one["judgements"] for one in again if (one["policy"], one["budget"]) == (name, 3)]
+        assert said["figures"]["3"][name]["judgements"] == pytest.approx(sum(spent) / len(spent))
+    assert evaluated(tmp_path, Silent(), Asked(part=(1, 2)))["how"] != said["how"]
+    warmer = replace(CONFIG, eval=replace(EVAL, temperature=0.5))
+    assert evaluated(tmp_path, Counting(), Asked(part=(1, 2)), warmer)["left"] == 0
+    played = lines(tmp_path)[EPISODES:]
+    assert {one["policy"] for one in played} == {"trained"}  # searches have no temperature
+    assert len(played) == EPISODES / 2 / len(POLICIES)
+
+
+def test_a_part_that_was_done_by_other_settings_is_not_done(tmp_path: Path) -> None:
+    one = Asked(part=(1, 2))
+    done = tmp_path / "eval" / "done-1-of-2.json"
+    evaluated(tmp_path, Counting(), one)
+    assert done.is_file()
+    more = replace(CONFIG, eval=replace(EVAL, judgements=(1, 3, 10)))
+    said = evaluated(tmp_path, Silent(), Asked(part=(1, 2), limit_s=0.0), more)
+    assert said["left"] == EPISODES / 2 / len(EVAL.judgements) and not done.exists()
+    assert evaluated(tmp_path, Silent(), one)["left"] == 0 and done.is_file()
+
+
+def test_episodes_that_do_not_say_how_they_were_played_count(whole: Path, tmp_path: Path) -> None:
+    """They are of an older version."""
+    (tmp_path / "eval").mkdir()
+    older = [{k: v for k, v in one.items() if k != "how"} for one in lines(whole)]
+    text = "".join(json.dumps(one) + "\n" for one in older)
+    (tmp_path / "eval" / "episodes.jsonl").write_text(text)
+    assert evaluated(tmp_path, Silent())["left"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "who"),
+    [
+        ({"eval.single": True}, "both"),
+        ({"eval.turns": 7}, "policy"),
+        ({"eval.turns": 300}, "both"),
+        ({"eval.temperature": 0.5}, "policy"),
+        ({"eval.world": WorldSettings("judge")}, "both"),
+        ({"eval.world": WorldSettings(device="cuda")}, "both"),
+        ({"world": WorldSettings(held_out=0.3)}, "both"),
+        ({"world": WorldSettings(factory="a:b")}, "both"),
+        ({"seed": 1}, "both"),
+        ({"world": WorldSettings(paths=("elsewhere",), side_by_side=1)}, "nobody"),
+        ({"eval.judgements": (1,)}, "nobody"),
+        ({"eval.seeds": 3}, "nobody"),
+        ({"eval.against": ("order",)}, "nobody"),
+    ],
+)
+def test_settings_that_change_an_episode_change_what_it_is_kept_as(
+    changed: dict[str, Any], who: str
+) -> None:
+    of_eval = {k.removeprefix("eval."): v for k, v in changed.items() if k.startswith("eval.")}
+    of_run = {k: v for k, v in changed.items() if not k.startswith("eval.")}
+    other = replace(CONFIG, eval=replace(EVAL, **of_eval), **of_run)
+    for name in ("trained", "search (order)"):
+        differs = how_of(name, other) != how_of(name, CONFIG)
+        assert differs == (who == "both" or (who == "policy" and name == "trained"))
 
 
 def test_on_tables_the_arena_follows_when_all_was_played(tmp_path: Path) -> None:

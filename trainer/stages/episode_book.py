@@ -28,7 +28,8 @@ class Line:
     budget: judgements that it was told of. family: of the task. won: whether a kernel was promoted. speed: the best
     speed-up that a verdict proved, 0 for none. reward: None where it is not known. judgements: asked for. seconds: of
     its tools, without waiting for others. end, reason: why it ended, as a word and in words. counts: whether it says
-    anything of the policy. weights: which ones spoke, "" for a search.
+    anything of the policy. weights: which ones spoke, "" for a search. how: names the settings that it was played by,
+    "" where an older version did not.
     """
 
     policy: str
@@ -44,6 +45,7 @@ class Line:
     reason: str
     counts: bool
     weights: str = ""
+    how: str = ""
 
     @property
     def key(self) -> Key:

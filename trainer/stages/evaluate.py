@@ -1,11 +1,14 @@
 """The stage ``eval``: the policy on tasks that it was not trained on, at each budget, beside today's searches.
 
-Each episode is kept as it ends (see `episode_book`), and what is kept is not played again. A task is played by all, at
-all budgets, before the next one: the judge compiles a task's baseline anew whenever it comes back to it.
+Each episode is kept as it ends (see `episode_book`), and what is kept is not played again. Settings may change until
+the evaluation is done; then what was played by others stays in the book and counts for nothing. A task is played by
+all, at all budgets, before the next one: the judge compiles a task's baseline anew whenever it comes back to it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +26,7 @@ from trainer.rollout.chat import NAME
 from trainer.rollout.episodes import Plan, Play, Played, Watch, play_each, roll_out
 from trainer.rollout.table_world import TableWorld
 from trainer.rollout.world import family_in
-from trainer.stages.config import BadConfig
+from trainer.stages.config import BadConfig, Config, StageSettings
 from trainer.stages.contest import contest
 from trainer.stages.episode_book import EpisodeBook, Key, Line, sorted_out
 from trainer.stages.scores import scores
@@ -75,7 +78,17 @@ class Evaluation:
     @property
     def policies(self) -> tuple[str, ...]:
         """By their names in figures."""
-        return (NAME, *(SHOWN[name][1] for name in self.stage.settings.against))
+        return tuple(self.how)
+
+    @cached_property
+    def how(self) -> Mapping[str, str]:
+        """See `hows_of`."""
+        return hows_of(self.stage.config)
+
+    def lines(self) -> list[Line]:
+        """Those that were played as is wanted now. Raises `BadBook`."""
+        every = self.book.lines(self.weights)
+        return [line for line in every if line.how in ("", self.how.get(line.policy))]
 
     @cached_property
     def plans(self) -> Sequence[Plan]:
@@ -105,7 +118,7 @@ def evaluate(wanted: Evaluation) -> Evaluated:
     """
     stage = wanted.stage
     _check(stage)
-    counted, _ = sorted_out(wanted.book.lines(wanted.weights))
+    counted, _ = sorted_out(wanted.lines())
     stage.ranks.everyones(None)  # nobody writes before all have read
     for plans in wanted.batches():
         for name in wanted.policies:
@@ -144,19 +157,40 @@ def _play(wanted: Evaluation, name: str, plans: Sequence[Plan]) -> None:
     def told(plan: Plan, one: Played) -> None:
         family = family_in(stage.world, plan.task)
         weights = wanted.weights if name == NAME else ""
-        lines.append(line_of(name, plan, one, family, weights))
+        lines.append(line_of(name, plan, one, family, weights, wanted.how[name]))
         wanted.book.add(lines[-1])
 
     watch = Watch(told, wanted.go_on)
-    play = Play(stage.settings.turns, stage.settings.single)
+    play = _play_of(name, stage.settings)
     if name == NAME:
         roll_out(plans, stage.world, _speaker(stage), play, watch)
     else:
         # Tables answer at once: threads would only wait for each other.
         jobs = 1 if isinstance(stage.world, TableWorld) else stage.world.side_by_side
-        play = replace(play, turns=max(play.turns, SEARCH_TURNS))
         play_each(plans, stage.world, partial(search_of, name), play, watch, jobs)
     _tell(wanted, name, lines)
+
+
+def _play_of(name: str, settings: StageSettings) -> Play:
+    turns = settings.turns if name == NAME else max(settings.turns, SEARCH_TURNS)
+    return Play(turns, settings.single)
+
+
+def hows_of(config: Config) -> dict[str, str]:
+    """By policy, under their names in figures, how it plays (see `how_of`)."""
+    names = (NAME, *(SHOWN[name][1] for name in config.eval.against))
+    return {name: how_of(name, config) for name in names}
+
+
+def how_of(name: str, config: Config) -> str:
+    """Names all settings that a policy's episodes are played by, its budget aside: 16 hex digits. What says only which
+    are played, and beside what, is not among them; nor are the world's paths, as tasks are named by what they are."""
+    world, play = config.eval.world or config.world, _play_of(name, config.eval)
+    given: list[Any] = [config.seed, play.turns, play.single]
+    given += [world.kind, world.factory, world.device, world.held_out]
+    if name == NAME:
+        given.append(config.eval.temperature)
+    return hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]
 
 
 def _tell(wanted: Evaluation, name: str, lines: Sequence[Line]) -> None:
@@ -176,7 +210,7 @@ def search_of(name: str, plan: Plan) -> SearchPolicy:
     return replace(make(PolicySpec(served)), judgements=plan.judgements)
 
 
-def line_of(name: str, plan: Plan, one: Played, family: str, weights: str) -> Line:
+def line_of(name: str, plan: Plan, one: Played, family: str, weights: str, how: str) -> Line:
     """What is kept of an episode."""
     episode = one.episode
     return Line(
@@ -193,6 +227,7 @@ def line_of(name: str, plan: Plan, one: Played, family: str, weights: str) -> Li
         reason=one.reason[:REASON],
         counts=counts(episode),
         weights=weights,
+        how=how,
     )
 
 
@@ -207,7 +242,7 @@ def _key(name: str, plan: Plan) -> Key:
 
 
 def _evaluated(wanted: Evaluation) -> Evaluated:
-    counted, lost = sorted_out(wanted.book.lines(wanted.weights))
+    counted, lost = sorted_out(wanted.lines())
     figures: dict[str, Any] = {}
     left = failed = 0
     for budget in wanted.stage.settings.judgements:

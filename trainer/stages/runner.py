@@ -29,7 +29,7 @@ from trainer.rollout.world import World
 from trainer.stages import checkpoint
 from trainer.stages.config import STAGES, Config, StageSettings
 from trainer.stages.episode_book import BadBook, EpisodeBook
-from trainer.stages.evaluate import Asked, Evaluation, evaluate
+from trainer.stages.evaluate import Asked, Evaluation, evaluate, hows_of
 from trainer.stages.learner import Kind, Learner
 from trainer.stages.pretrained import FromCheckpoint
 from trainer.stages.small import Small
@@ -124,8 +124,10 @@ def _evaluate(run: Run, folder: Path, asked: Asked) -> Mapping[str, Any]:
     until = time.monotonic() + asked.limit_s
     number, of = asked.part
     done = folder / (DONE if of == 1 else f"done-{number}-of-{of}.json")
-    if done.is_file() and asked.policy is None:
-        return _read(done)
+    terms = {"judgements": list(run.config.eval.judgements), "how": hows_of(run.config)}
+    before = _ended(done, terms)
+    if before is not None and asked.policy is None:
+        return before
     learner = new_learner(run, "eval")
     origin = asked.policy or actor_before(run, "eval")
     if origin is not None:
@@ -135,8 +137,8 @@ def _evaluate(run: Run, folder: Path, asked: Asked) -> Mapping[str, Any]:
             "eval: no stage comes before it and no --policy is given: what plays has learnt nothing"
         )
     weights = "" if origin is None else checkpoint.digest_of(origin)
-    if done.is_file() and _read(done).get("weights") == weights:
-        return _read(done)
+    if before is not None and before.get("weights") == weights:
+        return before
     world = run.world_of(run.config.eval.world or run.config.world, training=False)
     try:
         stage = Stage("eval", run.config, world, learner, run.ranks)
@@ -147,12 +149,23 @@ def _evaluate(run: Run, folder: Path, asked: Asked) -> Mapping[str, Any]:
         raise RunFailed(str(error)) from error
     finally:
         world.close()
-    said = {"stage": "eval", "weights": weights, "part": asked.part, **asdict(found)}
+    said = {"stage": "eval", "weights": weights, "part": asked.part, **terms, **asdict(found)}
     if run.ranks.rank == 0:
         _write(folder / FIGURES, said)
         if not found.left:
             _write(done, said)
+        else:
+            done.unlink(missing_ok=True)  # of a part, by settings that have changed since
     run.ranks.everyones(None)
+    return said
+
+
+def _ended(done: Path, terms: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the end of an evaluation, or of a part, says; None where there is none, or it had other terms. Those that
+    an older version did not write are taken for the same."""
+    said = _read(done) if done.is_file() else None
+    if said is None or any(said.get(name, value) != value for name, value in terms.items()):
+        return None
     return said
 
 
