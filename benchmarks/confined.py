@@ -1,7 +1,8 @@
-"""Work on things that are not trusted, side by side, each in a process of its own that is confined like a worker.
+"""Work on things that are not trusted, side by side, in processes that are confined like a worker.
 
 A process is forked from this one, which has torch imported and has not woken the device. It reads no files but
-Python's and those of its folder and reaches no network. What it does costs its own answer only.
+Python's and those of its folder and reaches no network. Each thing has a process of its own, unless the caller lets
+several share one. What a thing does costs its own answer only, and those that would have come after it begin anew.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import select
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from sandbox.workers.confined_process import ConfinedProcess, Wanted, write_all
 from sandbox.workers.worker import run_and_exit
 
 Facts = dict[str, Any]
+Item = tuple[str, Any]
 Work = Callable[[Any, Path], Facts]
 """From an item and a folder to write in to JSON values."""
 BYTES = 8 << 30
@@ -44,7 +47,9 @@ NO_MEMORY = re.compile(
 
 @dataclass
 class _Running:
-    name: str
+    """items: those without an answer, the one under way first. ends: of that one."""
+
+    items: deque[Item]
     process: ConfinedProcess
     answers: int
     ends: float
@@ -98,86 +103,115 @@ def is_passing(facts: Mapping[str, Any]) -> bool:
 
 
 def each(
-    items: Iterable[tuple[str, Any]],
+    items: Iterable[Item],
     work: Work,
     *,
     jobs: int,
     target: str,
     limit_s: float,
     read: Sequence[Path] = (),
+    in_one: int = 1,
 ) -> Iterator[tuple[str, Facts]]:
     """Names and facts, in the order in which they come. Of an item without an answer: ``failed``, with the reason.
 
-    limit_s: seconds for one item. read: folders that it may read besides. A process whose item is answered is let go at
-    once, and nobody waits until the driver is done with it: up to `LEAVING` more than ``jobs`` are there meanwhile.
+    limit_s: seconds for one item. read: folders that it may read besides. in_one: so many items at most share a
+    process, one after the other; waking a device takes as long as many an item does. A process whose items are answered
+    is let go at once, and nobody waits until the driver is done with it: up to `LEAVING` more than ``jobs`` are there
+    meanwhile.
     """
     for module in IN_EACH:
         __import__(module)
     wanted = Wanted("confined", target, 1, BYTES, read)
-    waiting = iter(items)
+    waiting = deque(items)
     running: list[_Running] = []
     leaving: list[ConfinedProcess] = []
     try:
         while True:
             leaving = [process for process in leaving if not process.ended()]
             free = min(jobs, jobs + LEAVING - len(leaving)) - len(running)
-            for _ in range(free):
-                if (item := next(waiting, None)) is not None:
-                    kept = [one.answers for one in running]
-                    running.append(_started(item, work, wanted, limit_s, kept))
+            for _ in range(free if waiting else 0):
+                kept = [one.answers for one in running]
+                if mine := _taken(waiting, min(in_one, -(-len(waiting) // jobs))):
+                    running.append(_started(mine, work, wanted, limit_s, kept))
             if not running and not leaving:
                 return
             poll_s = REAP_S if leaving else POLL_S
             ready, _, _ = select.select([one.answers for one in running], [], [], poll_s)
             for one in list(running):
-                facts = _answer(one) if one.answers in ready else None
-                if facts is None and time.monotonic() > one.ends:
-                    facts = {"failed": f"{NOT_DONE} {limit_s:.0f} s"}
-                if facts is not None:
+                found = _answers(one) if one.answers in ready else []
+                if not found and time.monotonic() > one.ends:
+                    found = [{"failed": f"{NOT_DONE} {limit_s:.0f} s"}]
+                for facts in found:
+                    yield one.items.popleft()[0], facts
+                if found and (not one.items or _has_ended(found[-1])):
                     running.remove(one)
                     leaving.append(_let_go(one))
-                    yield one.name, facts
+                    waiting.extendleft(reversed(one.items))
+                elif found:
+                    one.ends = time.monotonic() + limit_s
     finally:
         for process in (*leaving, *map(_let_go, running)):
             process.end()
 
 
+def _taken(waiting: deque[Item], count: int) -> deque[Item]:
+    return deque(waiting.popleft() for _ in range(min(count, len(waiting))))
+
+
 def _started(
-    item: tuple[str, Any], work: Work, wanted: Wanted, limit_s: float, kept: Sequence[int]
+    items: deque[Item], work: Work, wanted: Wanted, limit_s: float, kept: Sequence[int]
 ) -> _Running:
     """kept: descriptors that it does not get, besides its own other end."""
-    name, value = item
     answers, theirs = os.pipe()
+    values = [value for _, value in items]
     process = ConfinedProcess(
         wanted,
-        lambda folder: _work(value, work, folder, theirs),
+        lambda folder: _work(values, work, folder, theirs),
         given=(theirs,),
         kept=(answers, *kept),
     )
-    return _Running(name, process, answers, time.monotonic() + limit_s)
+    return _Running(items, process, answers, time.monotonic() + limit_s)
 
 
-def _work(value: Any, work: Work, folder: Path, answers: int) -> None:
-    try:
-        facts = work(value, folder)
-    except Exception as error:  # of the task's code: a fact about it
-        first = str(error).strip().partition("\n")[0][:300]
-        facts = {"failed": f"{type(error).__name__}: {first}"}
-    facts = {**facts, "cpu_s": round(sum(os.times()[:4]), 2)}
-    write_all(answers, json.dumps(facts).encode() + b"\n")
+def _work(values: Sequence[Any], work: Work, folder: Path, answers: int) -> None:
+    """Write a line of facts for each. What one held is let go before the next begins."""
+    before = 0.0
+    for value in values:
+        try:
+            facts = work(value, folder)
+        except Exception as error:  # of the task's code: a fact about it
+            first = str(error).strip().partition("\n")[0][:300]
+            facts = {"failed": f"{type(error).__name__}: {first}"}
+        cpu_s = sum(os.times()[:4])
+        facts = {**facts, "cpu_s": round(cpu_s - before, 2)}
+        before = cpu_s
+        write_all(answers, json.dumps(facts).encode() + b"\n")
+        if len(values) > 1:
+            gc.collect()
 
 
-def _answer(one: _Running) -> Facts | None:
-    """The facts; None where more is to come."""
+def _answers(one: _Running) -> list[Facts]:
+    """Facts that have come whole. The last says `NO_ANSWER` where the process has ended, or wrote what no work does."""
     part = os.read(one.answers, 1 << 20)
-    one.held += part
-    if part and not one.held.endswith(b"\n"):
-        return None
+    *lines, one.held = (one.held + part).split(b"\n")
+    found = [_parsed(line) for line in lines[: len(one.items)]]
+    if not part and len(found) < len(one.items):
+        found.append({"failed": NO_ANSWER})
+    return found
+
+
+def _parsed(line: bytes) -> Facts:
     try:
-        found = json.loads(one.held)
+        found = json.loads(line)
     except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"failed": NO_ANSWER}
+
+
+def _has_ended(facts: Facts) -> bool:
+    """Whether these are facts of a process that answers no more."""
+    why = facts.get("failed", "")
+    return why == NO_ANSWER or why.startswith(NOT_DONE)
 
 
 def _let_go(one: _Running) -> ConfinedProcess:

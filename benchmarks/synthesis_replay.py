@@ -35,6 +35,9 @@ from benchmarks.synthesis_results import asked
 Facts = dict[str, Any]
 LIMIT_S = 300.0
 NAME = "replay.jsonl"
+IN_ONE = 12
+"""So many rows are traced in one process: on a host with a GPU, waking it and letting it go takes longer than tracing,
+and the driver does that for one process at a time."""
 OWN = (ROOT / "cuda_agent_backend", ROOT / "benchmarks")
 """The code generator reads headers of its own, and Dynamo the text of what it traces. Where kernels are compiled, the
 compilers' confinement is a program that finds its modules from the root folder."""
@@ -258,6 +261,7 @@ def answered(
         jobs=args.jobs,
         target=args.device,
         limit_s=LIMIT_S,
+        in_one=1 if args.forced else IN_ONE,
         read=(ROOT,) if args.forced else OWN,
     ):
         yield {names[name]: facts for name, facts in answers.items()}

@@ -41,26 +41,37 @@ def asked(
     """All answers so far, after each one. how: of `confined.each`.
 
     What the file holds of an earlier run is not asked again, unless the machine may be why it failed. Of this run such
-    items are asked once more with few beside them, and those that still lack memory alone. The work is told which
-    pass is the last one (`LAST`).
+    items are asked once more with few beside them, and those that still lack memory alone. Where items share processes
+    (``in_one``), whatever failed is asked once more in one of its own. The work is told which pass is the last one
+    (`LAST`).
     """
     names = {name for name, _ in items}
     answers = {name: facts for name, facts in kept(path).items() if name in names}
     cut = path.is_file() and path.read_bytes()[-1:] != b"\n"
     plan = passes(jobs)
+    shared = how.pop("in_one", 1)
     with path.open("ab") as file:
         file.write(b"\n" if cut else b"")
         for number, side_by_side in enumerate(plan):
             again = confined.is_passing if number < 2 else confined.lacks_memory
+            if number == 1 and shared > 1:
+                again = has_failed
+            in_one = shared if number == 0 and len(plan) > 1 else 1
             answers = {name: facts for name, facts in answers.items() if not again(facts)}
             last = {LAST: number == len(plan) - 1}
             missing = [(n, {**value, **last}) for n, value in items if n not in answers]
-            for name, facts in confined.each(missing, work, jobs=side_by_side, **how):
+            found = confined.each(missing, work, jobs=side_by_side, in_one=in_one, **how)
+            for name, facts in found:
                 answers[name] = facts
                 file.write(json.dumps([name, facts]).encode() + b"\n")
                 file.flush()
                 yield answers
     yield answers
+
+
+def has_failed(facts: Facts) -> bool:
+    """Whether there are no facts but why there are none."""
+    return "failed" in facts
 
 
 def kept(path: Path) -> dict[str, Facts]:

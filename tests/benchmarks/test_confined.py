@@ -40,6 +40,54 @@ def test_several_that_take_too_long_are_all_ended() -> None:
     assert len(found) == 3 and all("not done" in facts["failed"] for facts in found.values())
 
 
+def remembers(value: int, folder: Path) -> dict[str, Any]:
+    """Tells of the process that it ran in, and of what ran there before it."""
+    seen = folder / "seen"
+    before = seen.read_text().split() if seen.is_file() else []
+    seen.write_text(" ".join((*before, str(value))))
+    if value == DIES and not before:
+        time.sleep(600)
+    if value == DIES:
+        os._exit(0)
+    if value == RAISES:
+        raise ValueError("of this one only")
+    return {"process": os.getpid(), "before": list(map(int, before))}
+
+
+DIES, RAISES = 3, 1
+
+
+def test_several_share_a_process_and_one_that_ends_it_costs_itself_only() -> None:
+    items = [(f"item {n}", n) for n in range(6)]
+    found = dict(
+        confined.each(items, remembers, jobs=1, target="cpu", limit_s=60.0, in_one=len(items))
+    )
+    assert found["item 0"]["before"] == [] and found["item 2"]["before"] == [0, 1]
+    assert found["item 0"]["process"] == found["item 2"]["process"]
+    assert found["item 1"]["failed"] == "ValueError: of this one only"
+    assert found["item 3"]["failed"] == confined.NO_ANSWER
+    assert found["item 4"]["before"] == [] and found["item 5"]["before"] == [4]
+    assert all(facts["cpu_s"] >= 0.0 for facts in found.values() if "before" in facts)
+
+
+def test_one_that_takes_too_long_has_those_behind_it_begin_anew() -> None:
+    items = [(f"item {n}", n) for n in (DIES, 4, 5)]
+    for limit_s in (3.0, 30.0):  # more, where the others had not begun in time
+        how = {"jobs": 1, "target": "cpu", "limit_s": limit_s, "in_one": 3}
+        found = dict(confined.each(items, remembers, **how))
+        assert "not done" in found["item 3"]["failed"]
+        if "before" in found["item 4"] and "before" in found["item 5"]:
+            break
+    assert found["item 4"]["before"] == [] and found["item 5"]["before"] == [4]
+
+
+def test_items_are_spread_over_all_processes_before_they_share_one() -> None:
+    items = [(f"item {n}", 10 + n) for n in range(4)]
+    found = dict(confined.each(items, remembers, jobs=2, target="cpu", limit_s=60.0, in_one=9))
+    shared = [len(facts["before"]) for facts in found.values()]
+    assert sorted(shared) == [0, 0, 0, 1], shared
+
+
 def test_what_is_looked_at_ends_with_the_group_of_who_looks() -> None:
     """As when `timeout` ends a run: all that still have the output open are gone at its end."""
     code = (

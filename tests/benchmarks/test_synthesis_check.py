@@ -276,6 +276,27 @@ def test_what_the_machine_failed_is_asked_once_more_and_by_the_next_run_too(
     assert [jobs for name, jobs, _ in asked if name == "row 0"] == [4]
 
 
+def test_what_failed_beside_others_in_one_process_is_asked_once_more_in_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[str, int]]()
+
+    def each(items: Any, work: Any, *, in_one: int, **how: Any) -> Any:
+        for name, _ in items:
+            asked.append((name, in_one))
+            fails = name == "bad" or (name == "shy" and in_one > 1)
+            yield name, {"failed": "ValueError: no"} if fails else {"fine": True}
+
+    monkeypatch.setattr(confined, "each", each)
+    items = [(name, {"code": ""}) for name in ("good", "shy", "bad")]
+    *_, found = synthesis_results.asked(items, look, tmp_path / "kept.jsonl", jobs=4, in_one=8)
+    assert found["shy"] == {"fine": True} and "failed" in found["bad"]
+    assert asked == [("good", 8), ("shy", 8), ("bad", 8), ("shy", 1), ("bad", 1)]
+    asked.clear()
+    list(synthesis_results.asked(items, look, tmp_path / "alone.jsonl", jobs=1, in_one=8))
+    assert asked == [("good", 1), ("shy", 1), ("bad", 1)], "nothing would ask it again"
+
+
 def test_a_fault_of_the_row_is_no_fault_of_the_machine() -> None:
     assert not confined.is_passing({"failed": "ValueError: no"}) and not confined.is_passing({})
     assert confined.lacks_memory({"failed": "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED"})
