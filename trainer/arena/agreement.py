@@ -8,6 +8,7 @@ from typing import Any
 
 from trainer.arena.play import answers, geomean
 from trainer.world.rows import ON_DEVICE, Table
+from trainer.world.worth import worth_of_best
 
 LEAST = 3
 """Candidates that work in both, from which on their order is compared."""
@@ -61,7 +62,7 @@ def _of(one: Table, other: Table) -> dict[str, Any] | None:
         return None
     alike = [one.rows[n].works is other.rows[m].works for n, m in shared]
     chosen = max(speeds, key=lambda s: s[2])
-    best = max(a for _, a, _ in speeds)
+    best = worth_of_best([one.rows[n] for n, _, _ in speeds])
     leaders = [(a, b) for n, a, b in speeds if one.rows[n].retimed]
     times = [
         statistics.median(c for _, c in other.rows[m].pairs)

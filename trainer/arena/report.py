@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.arena.play import BUDGETS
+from trainer.arena.tournament import AGAINST
 
 TITLES = {
     "family": "Families left out",
@@ -18,7 +19,8 @@ TITLES = {
 }
 HEADER = (
     "| rival | " + " | ".join(f"slowdown at {k}" for k in BUDGETS) + " | worst at 3 | hits at 3 | "
-    "chosen wrongly at 3 | judgements to 95 % | p90 | never | over today's |"
+    "chosen wrongly at 3 | judgements to 95 % | p90 | never | over today's | slowdown at 3 over today's | "
+    "over chance's |"
 )
 
 
@@ -64,12 +66,18 @@ def _line(name: str, found: Mapping[str, Any]) -> str:
         _count(close["judgements_p90"]),
         f"{close['censored']:.0%}",
         _interval(found["over_today"]) if "over_today" in found else "",
+        *(_over(found, name) for name in AGAINST),
     ]
     return "| " + " | ".join(cells) + " |"
 
 
 def _interval(value: Mapping[str, float]) -> str:
     return f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+
+
+def _over(found: Mapping[str, Any], name: str) -> str:
+    over = found["slowdown_over"].get(name)
+    return _interval(over[str(BUDGETS[1])]) if over else ""
 
 
 def _count(value: float | None) -> str:

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from trainer.arena.figures import Game, figures, ratio
+from trainer.arena.figures import Game, figures, paired, ratio, saved
 from trainer.arena.play import BUDGETS, chance, play
 from trainer.arena.splits import SPLITS, Fold
 from trainer.rivals.registry import CONTROLS, RIVALS, TODAY
@@ -17,6 +17,8 @@ from trainer.world.files import read
 from trainer.world.rows import Table
 
 SEEDS = 5
+AGAINST = (TODAY, "random")
+"""Whom each rival is compared with on the same tables: today's search, and chance."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +37,24 @@ class Results:
 
     games: dict[tuple[str, str], list[Game]] = field(default_factory=dict)
 
-    def to_json(self, tables: Sequence[Table]) -> dict[str, Any]:
-        """All figures as JSON values."""
+    def to_json(self, tables: Sequence[Table], own: str = "") -> dict[str, Any]:
+        """All figures as JSON values. own: a rival that is compared with all others, not with `AGAINST` alone."""
         splits: dict[str, Any] = {}
-        for (split, rival), games in sorted(self.games.items()):
-            part = splits.setdefault(split, {})
-            part[rival] = figures(games)
-            today = self.games.get((split, TODAY))
-            if today and rival != TODAY:
-                part[rival]["over_today"] = ratio(games, today)
-        for split, part in splits.items():
-            charge(part, self.games, split, tables)
         played: dict[str, Any] = {}
-        for (split, rival), own in sorted(self.games.items()):
-            played.setdefault(split, {})[rival] = raw(own)
+        for (split, rival), games in sorted(self.games.items()):
+            found = splits.setdefault(split, {})[rival] = figures(games)
+            played.setdefault(split, {})[rival] = raw(games)
+            others = {name: theirs for (of, name), theirs in self.games.items() if of == split}
+            others.pop(rival)
+            if rival != own:
+                others = {name: others[name] for name in AGAINST if name in others}
+            found["slowdown_over"] = {
+                name: {str(budget): paired(games, theirs, budget) for budget in BUDGETS}
+                for name, theirs in sorted(others.items())
+            }
+            if TODAY in others:
+                found["over_today"] = ratio(games, others[TODAY])
+                found |= charged(saved(games, others[TODAY]), tables)
         return {"tables": described(tables), "splits": splits, "games": played}
 
 
@@ -61,26 +67,11 @@ def raw(games: Sequence[Game]) -> dict[str, list[list[float | None]]]:
     return found
 
 
-def charge(
-    part: dict[str, Any],
-    games: dict[tuple[str, str], list[Game]],
-    split: str,
-    tables: Sequence[Table],
-) -> None:
-    """Add on how many tasks the seconds of the training tables pay for themselves: what measuring them took, over what
-    a task's search to 95 % of the best takes less than today's. None where it takes no less."""
+def charged(saved_s: float, tables: Sequence[Table]) -> dict[str, Any]:
+    """On how many tasks the seconds of all tables pay for themselves: what measuring them took, over what a task's
+    search to 95 % of the best takes less than today's. None where it takes no less."""
     measured = sum(sum(table.steps.values()) for table in tables)
-    today = _mean_seconds(games.get((split, TODAY), []))
-    for rival, found in part.items():
-        saved = today - _mean_seconds(games[split, rival])
-        found["measured_s"] = measured
-        found["pays_after_tasks"] = measured / saved if saved > 0 else None
-
-
-def _mean_seconds(games: Sequence[Game]) -> float:
-    spent = [game.played.seconds for game in games]
-    known = [s for s in spent if s is not None]
-    return sum(known) / len(known) if known else 0.0
+    return {"measured_s": measured, "pays_after_tasks": measured / saved_s if saved_s > 0 else None}
 
 
 def described(tables: Sequence[Table]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from trainer.world.rows import Table
 
 Play = Generator[int, Judgement, None]
 """Yields the row that is to be judged next and is sent what came of it; ends where it would ask for no more."""
+NO_ROW = -1
+"""In place of a row: a judgement that was spent on what is no candidate, as by a call that makes no sense."""
 
 
 @dataclass(frozen=True)

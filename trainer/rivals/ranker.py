@@ -140,7 +140,7 @@ class Ranker:
             return then_rest((), view)
         rows = list(view.order)
         if self.shuffled:
-            random.Random(seed).shuffle(rows)
+            random.Random(f"{seed} {view.names}").shuffle(rows)
         return then_rest(sorted(rows, key=lambda row: -found[row]), view)
 
 

@@ -20,7 +20,9 @@ class Uniform:
     def play(self, view: View, seed: int) -> Play:
         """See `Rival`."""
         rows = list(range(len(view.names)))
-        random.Random(seed).shuffle(rows)
+        random.Random(f"{seed} {view.names}").shuffle(
+            rows
+        )  # places in one table say nothing of another
         return in_turn(rows)
 
 

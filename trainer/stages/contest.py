@@ -1,7 +1,7 @@
 """The trained policy among the arena's rivals, on tables of families that nobody was trained on.
 
 A rival asks for rows of a table; the policy speaks. Here it plays its episode with the tools of the replay environment,
-and each candidate that it has judged for the first time is a row that it asks for.
+and each of its judgements is a row that it asks for: again where it asks again, and `NO_ROW` where there is none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cuda_agent_backend.agent.protocol import Policy, Stopped, ToolCall
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from trainer.arena.figures import Game, figures
 from trainer.arena.play import BUDGETS, Played, noise_of, play
-from trainer.rivals.protocol import Play, View
+from trainer.rivals.protocol import NO_ROW, Play, View
 from trainer.rivals.registry import CONTROLS, RIVALS
 from trainer.rollout.chat import Speaker, policy_of
 from trainer.rollout.world import Counted
@@ -56,17 +56,14 @@ class TrainedRival:
         policy = policy_of(
             self._sampler, lambda request: session.generate([request])[0], 0, f"arena/{seed}"
         )
-        judged: set[int] = set()
-        for call in _calls(policy, tools, self._budget):
+        for call in _judgements(policy, tools, self._budget):
             row = _row(call, view)
-            if row is not None and row not in judged:
-                judged.add(row)
-                yield row
+            yield NO_ROW if row is None else row
 
 
-def _calls(policy: Policy, tools: Counted, budget: int) -> Iterator[ToolCall]:
-    """The calls of an episode, each after it was answered, until it has ended or has had its judgements: one that is
-    asked for again costs as much as in training."""
+def _judgements(policy: Policy, tools: Counted, budget: int) -> Iterator[ToolCall]:
+    """The calls of an episode that were judgements, each after it was answered, until it has ended or has had as many
+    as it may: what is asked for again, or cannot be judged, costs as much as in training."""
     messages = tools.first()
     for _ in range(TURNS):
         turn = policy.act(messages, tools.schemas)
@@ -74,16 +71,16 @@ def _calls(policy: Policy, tools: Counted, budget: int) -> Iterator[ToolCall]:
             return
         messages.append(turn.to_message())
         for call in turn.calls:
-            answers = tools.run([call])
-            messages += answers
-            if call.name != "sketch" or '"ok": false' in str(answers[0]["content"]):
+            before = tools.judgements
+            messages += tools.run([call])
+            if tools.judgements > before:
                 yield call
             if tools.finished is not None or tools.judgements >= budget:
                 return
 
 
 def _row(call: ToolCall, view: View) -> int | None:
-    """The row that a call has judged: of a candidate, or of a schedule that gave none."""
+    """The row that a judgement was of: of a candidate, or of a schedule that gave none."""
     try:
         given = json.loads(call.arguments or "{}")
         if call.name == "sketch":
