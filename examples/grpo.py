@@ -27,6 +27,7 @@ from trl.chat_template_utils import qwen3_instruct_2507_chat_template
 from cuda_agent_backend.agent.tools.toolbox import tool_schemas
 from trainer.environment.kernel_environment import KernelEnvironment
 from trainer.policy.model import Size, actor_of, config_of
+from trainer.rollout.held_out import HeldOut
 from trainer.rollout.table_world import TableWorld
 from trainer.rollout.world import World
 from trainer.world.files import read
@@ -113,7 +114,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
     """Train; what was logged at each step."""
     args = arguments(argv)
-    world = TableWorld(read(args.tables), 0.2, args.attempts)
+    world = TableWorld(read(args.tables), HeldOut(0.2), args.attempts)
     if args.model:
         model, tokenizer = args.model, AutoTokenizer.from_pretrained(args.model)
     else:

@@ -61,7 +61,7 @@ def own_reward(world: Any, task: str) -> float:
 def scripted(example: Any, argv: list[str]) -> dict[str, Any]:
     """Two steps of a model that cannot speak: half of its attempts are put into its mouth, the others give up."""
     args = example.arguments([*argv, "--steps", "2", "--rate", "1e-2", "--completion", "6000"])
-    world = example.TableWorld(example.read(args.tables), 0.2, ATTEMPTS)
+    world = example.TableWorld(example.read(args.tables), example.HeldOut(0.2), ATTEMPTS)
     texts = [json.dumps(example.tool_schemas(files=False)), *map(str, world.tasks)]
     tokenizer = example.tiny_tokenizer(texts)
     model = example.tiny_model(tokenizer)

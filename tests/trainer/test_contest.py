@@ -13,17 +13,19 @@ from cuda_agent_backend.agent.policies.trained import weights
 from cuda_agent_backend.agent.policies.trained.sampler import Sampler
 from cuda_agent_backend.agent.policies.trained.speech import Speech
 from cuda_agent_backend.agent.protocol import ToolCall, Turn
-from trainer.arena.play import BUDGETS, noise_of, play
+from trainer.arena.play import BUDGETS, NOTHING, noise_of, play
+from trainer.arena.splits import judged_on
 from trainer.command import main
 from trainer.policy.model import Size, actor_of, config_of
-from trainer.rivals.protocol import view_of
+from trainer.rivals.protocol import NO_ROW, view_of
 from trainer.rollout.demonstrations import chance_policy
-from trainer.rollout.table_world import held_out_families
+from trainer.rollout.held_out import HeldOut
 from trainer.stages import contest
 from trainer.stages.contest import TrainedRival, _row
 from trainer.world.files import read
 from trainer.world.replay import Replay
 from trainer.world.replay_tools import TableBench
+from trainer.world.worth import best_known
 
 TABLES = read([Path(__file__).parent / "data" / "cpu-tables.parquet"])
 SPEECH = Speech()
@@ -43,7 +45,7 @@ def sampler(monkeypatch: pytest.MonkeyPatch) -> Sampler:
     return Sampler(actor, SPEECH)
 
 
-def test_it_asks_for_each_row_once_and_for_those_that_were_judged(sampler: Sampler) -> None:
+def test_it_asks_for_rows_of_the_table_and_for_no_more_than_its_budget(sampler: Sampler) -> None:
     asked = 0
     for table in TABLES:
         rival = TrainedRival(sampler, [table], 10)
@@ -53,11 +55,11 @@ def test_it_asks_for_each_row_once_and_for_those_that_were_judged(sampler: Sampl
             row = next(game)
             while True:
                 rows.append(row)
-                row = game.send(replay.judge(row))
+                row = game.send(NOTHING if row == NO_ROW else replay.judge(row))
         except StopIteration:
             pass
-        assert len(rows) == len(set(rows)) <= len(table.rows)
-        asked += len(rows)
+        assert len(rows) <= 10 and set(rows) <= {NO_ROW, *range(len(table.rows))}
+        asked += len(set(rows) - {NO_ROW})
     assert asked > len(TABLES) / 2
 
 
@@ -119,7 +121,28 @@ def test_what_is_asked_for_again_costs_a_judgement(
     monkeypatch.setattr(contest, "policy_of", lambda *_: policy)
     table = next(t for t in TABLES if all(row.works for row in t.rows))
     found = play(TrainedRival(sampler, [table], 3), table, 0, 3)
-    assert len(found.judged) == 1 and policy.calls == 2 + 3
+    assert len(found.judged) == 3 and len(set(found.judged)) == 1 and policy.calls == 2 + 3
+    spent = table.rows[found.judged[0]].judging_s
+    assert found.seconds is None or found.seconds == pytest.approx(found.judgements * spent)
+
+
+class Nonsense:
+    """Profiles what is no candidate, for ever."""
+
+    name = "nonsense"
+
+    def act(self, messages: Any, tools: Any) -> Turn:
+        return Turn("", (ToolCall.of("c", "profile", candidate="none"),))
+
+
+def test_what_is_no_candidate_costs_a_judgement_and_gives_nothing(
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contest, "policy_of", lambda *_: Nonsense())
+    table = next(t for t in TABLES if t.best > 1)
+    found = play(TrainedRival(sampler, [table], 3), table, 0, 3)
+    assert found.judged == (NO_ROW,) * 3 and found.judgements is None
+    assert found.at[3].slowdown == pytest.approx(max(1.0, best_known(table)))
 
 
 def test_the_policy_hears_what_every_rival_hears(sampler: Sampler) -> None:
@@ -165,10 +188,33 @@ def test_the_command_plays_policies_beside_rivals_and_controls(
     found = json.loads((tmp_path / "out" / "arena.json").read_text())
     rivals = found["splits"]["held_out"]
     assert set(rivals) == {"trained", "order", "nearest", "ranker-shuffled"}
-    assert found["policies"] == {"trainings": 2, "held_out": 0.3}
-    away = held_out_families([table.family for table in TABLES], 0.3)
+    kept_from = [{"held_out": 0.3, "held_out_part": 0}]
+    assert found["policies"] == {"trainings": 2, "kept_from": kept_from}
+    away = HeldOut(0.3).families([table.family for table in TABLES])
     assert rivals["trained"]["families"] == rivals["order"]["families"] <= len(away)
     assert "Families that the policy was not trained on" in capsys.readouterr().out
+
+
+def test_trainings_that_were_kept_from_other_families_are_tested_on_all_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = SPEECH.words.ids
+    actor = actor_of(config_of(TINY, len(ids), ids["<end>"], ids["<pad>"]), 0)
+    words = ["contest", str(Path(__file__).parent / "data" / "cpu-tables.parquet")]
+    for part in (0, 1):
+        weights.save(actor, SPEECH, HeldOut(0.5, part).to_card(), tmp_path / str(part))
+        words += ["--policy", str(tmp_path / str(part))]
+    words += ["--out", str(tmp_path / "out"), "--seeds", "1", "--rivals", "order"]
+    assert main(words) == 0
+    found = json.loads((tmp_path / "out" / "arena.json").read_text())
+    played = found["games"]["held_out"]
+    every = {TABLES[n].id for n in judged_on(TABLES)}
+    assert set(played["trained"]) == set(played["order"]) == every
+    assert all(len(games) == 1 for games in played["trained"].values())
+    assert set(found["splits"]["held_out"]["trained"]["slowdown_over"]) == {"order"}
+    weights.save(actor, SPEECH, HeldOut(0.2).to_card(), tmp_path / "third")
+    assert main([*words, "--policy", str(tmp_path / "third")]) == 2
+    assert "several sizes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

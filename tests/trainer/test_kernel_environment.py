@@ -31,6 +31,7 @@ from cuda_agent_backend.agent.protocol import (
 from cuda_agent_backend.agent.tools.kernel_specs import KERNEL_SPECS
 from trainer.environment.kernel_environment import KernelEnvironment
 from trainer.environment.session import Outcome, Session
+from trainer.rollout.held_out import HeldOut
 from trainer.rollout.table_world import TableWorld
 from trainer.rollout.world import Counted
 from trainer.stages.config import WorldSettings
@@ -41,7 +42,7 @@ TRAINERS = {"reset", "get_reward"}
 
 @cache
 def table_world() -> TableWorld:
-    return TableWorld(measured(), 0.2, 64)
+    return TableWorld(measured(), HeldOut(0.2), 64)
 
 
 class Recording:

@@ -8,6 +8,7 @@ import random
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,16 +31,18 @@ from trainer.rollout.episodes import (
     Play,
     Played,
     Watch,
+    best_speed,
     play_each,
     played,
     rewarded,
     roll_out,
 )
 from trainer.rollout.filters import RULES, filtered, why_dropped
+from trainer.rollout.held_out import HeldOut, of_card
 from trainer.rollout.judge_world import JudgeWorld
 from trainer.rollout.lockstep import Lockstep
 from trainer.rollout.rival_policy import Tutors
-from trainer.rollout.table_world import LEAST, TableWorld, held_out_families
+from trainer.rollout.table_world import LEAST, TableWorld
 from trainer.rollout.world import Counted, WorldFailed, family_in
 from trainer.stages.config import BadConfig, WorldSettings
 from trainer.stages.worlds import world_of
@@ -104,7 +107,9 @@ def test_a_model_that_fails_ends_every_episode_as_infrastructure() -> None:
 
 
 @pytest.mark.parametrize("error", [IndexError("no such row"), KeyError(7), TypeError("none"), None])
-def test_whatever_becomes_of_a_batch_everyone_who_waits_is_answered(error: Exception | None) -> None:
+def test_whatever_becomes_of_a_batch_everyone_who_waits_is_answered(
+    error: Exception | None,
+) -> None:
     """An error that ended one episode alone left the others waiting."""
 
     def generate(requests: Any) -> list[Sampled]:
@@ -291,12 +296,29 @@ def test_measured_tables_answer_as_the_tools_do_and_families_are_held_out(tmp_pa
 
 def test_a_family_is_held_out_of_every_set_or_of_none() -> None:
     names = [f"family {n}" for n in range(200)]
-    held = held_out_families(names, 0.2)
+    held = HeldOut(0.2).families(names)
     assert 20 <= len(held) <= 60
     for some in (names[::2], names[:30], [*names, "another"]):
-        assert held_out_families(some, 0.2) - {"another"} == held & set(some)
-    assert held_out_families(["one", "two"], 1e-9) and not held_out_families(names, 0.0)
-    assert held_out_families(names, 1.0) == set(names) and not held_out_families([], 0.2)
+        assert HeldOut(0.2).families(some) - {"another"} == held & set(some)
+    assert HeldOut(1e-9).families(["one", "two"]) and not HeldOut(0.0).families(names)
+    assert HeldOut(1.0).families(names) == set(names) and not HeldOut(0.2).families([])
+
+
+def test_each_family_is_held_out_by_one_of_the_parts() -> None:
+    names = [f"family {n}" for n in range(200)]
+    parts = [HeldOut(0.2, part).families(names) for part in range(5)]
+    assert sum(map(len, parts)) == len(names) and frozenset().union(*parts) == set(names)
+    assert all(20 <= len(part) <= 60 for part in parts)
+    for share, part in ((0.2, 5), (0.2, -1), (1.5, 0), (-0.1, 0), (1.0, 1)):
+        with pytest.raises(ValueError, match="no part"):
+            HeldOut(share, part)
+
+
+def test_a_card_says_what_a_policy_was_kept_from() -> None:
+    assert of_card(HeldOut(0.2, 3).to_card()) == HeldOut(0.2, 3)
+    assert of_card({"held_out": 0.2}) == HeldOut(0.2), "as cards said it before there were parts"
+    for card in ({}, {"held_out": 0.0}, {"held_out": "0.2"}, {"held_out": 0.2, "held_out_part": 9}):
+        assert of_card(card) is None
 
 
 def test_worlds_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
@@ -306,6 +328,7 @@ def test_worlds_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
         (WorldSettings(paths=(str(tmp_path / "none.parquet"),)), "no tables at"),
         (WorldSettings(paths=(str(tmp_path / "no.parquet"),)), "holds no tables"),
         (WorldSettings(paths=(str(TABLES),), held_out=1.0), "too few or too much alike"),
+        (WorldSettings(paths=(str(TABLES),), held_out_part=5), "no part 5"),
         (WorldSettings("judge", paths=(str(TABLES),), device="cuda"), "not for device 'cuda'"),
         (WorldSettings("judge", paths=(str(TABLES),), held_out=1.0), "no task is left to train"),
         (WorldSettings("factory", factory="nowhere:make"), "cannot be had"),
@@ -381,17 +404,35 @@ def test_raw_speed_up_as_reward_is_the_ablations() -> None:
         ("graded", 3.0, 1.2, 2.4, 2.5),
         ("graded", 3.0, 2.5, 2.4, 3.0),
         ("graded", 3.0, 1.2, 0.0, 3.0),
-        ("graded", 1.0, 0.9, 2.4, 1.0),
+        ("graded", 1.0, 0.9, 2.4, 0.375),
+        ("graded", 1.0, 2.4, 2.4, 1.0),
+        ("graded", 2.0, 1.2, 2.4, 1.5),
+        ("graded", 1.0, 0.9, 0.0, 1.0),
         ("graded", -1.0, 0.0, 2.4, -1.0),
         ("graded", None, 0.0, 2.4, None),
         ("speedup", 1.0, 0.9, 2.4, 0.9),
         ("speedup", -1.0, 0.0, 2.4, -1.0),
     ],
 )
-def test_what_wins_is_worth_its_share_of_the_best_where_rewards_are_graded(
+def test_what_is_right_is_worth_its_share_of_the_best_where_rewards_are_graded(
     kind: Any, outcome: float | None, speed: float, best: float, want: float | None
 ) -> None:
     assert rewarded(kind, outcome, speed, best) == want
+
+
+def judged(median: float, reward: float) -> Any:
+    return SimpleNamespace(
+        speed=SimpleNamespace(speedup=SimpleNamespace(median=median)), reward=reward
+    )
+
+
+def test_what_is_promoted_says_how_fast_an_episode_was() -> None:
+    """What did not win is never used, though its median may be larger."""
+    scattered, winner = judged(1.3, 1.0), judged(1.15, 3.0)
+    verdicts = {"scattered": scattered, "winner": winner, "wrong": judged(9.0, -1.0)}
+    assert best_speed(("winner", winner), verdicts) == 1.15
+    assert best_speed(None, {**verdicts, "winner": judged(1.15, 2.0)}) == 1.3
+    assert best_speed(None, {}) == 0.0
 
 
 def test_a_table_tells_the_best_that_is_known_of_it() -> None:

@@ -26,6 +26,7 @@ from trainer.health.alarms import Limits
 from trainer.health.journal import read
 from trainer.policy.model import ModelSettings
 from trainer.ppo.ranks import Alone
+from trainer.rollout.held_out import HeldOut
 from trainer.stages import checkpoint, runner, steps
 from trainer.stages import config as configs
 from trainer.stages.config import BadConfig, Config, StageSettings, WorldSettings
@@ -332,14 +333,25 @@ def shares(**held_out: float) -> Config:
 
 
 def test_what_a_policy_was_kept_from_is_what_all_of_its_stages_were_kept_from() -> None:
-    assert shares().held_out("agentic") == shares(live=0.3).held_out("live") == 0.2
-    assert shares(warmup=0.1).held_out("live") == 0.1
-    assert shares(warmup=0.1).held_out("pretrain") == 0.2
-    assert shares(live=0.0).held_out("agentic") == 0.2 and shares(live=0.0).held_out("live") == 0.0
-    assert shares(eval=0.1).held_out("live") == 0.2
+    assert shares().held_out("agentic").share == shares(live=0.3).held_out("live").share == 0.2
+    assert shares(warmup=0.1).held_out("live").share == 0.1
+    assert shares(warmup=0.1).held_out("pretrain").share == 0.2
+    assert (
+        shares(live=0.0).held_out("agentic").share == 0.2
+        and shares(live=0.0).held_out("live").share == 0.0
+    )
+    assert shares(eval=0.1).held_out("live").share == 0.2
     left_out = replace(shares(warmup=0.1), stages=("pretrain", "agentic"))
-    assert left_out.held_out("agentic") == 0.2
-    assert replace(shares(pretrain=0.4), stages=("pretrain",)).held_out("pretrain") == 0.4
+    assert left_out.held_out("agentic").share == 0.2
+    assert replace(shares(pretrain=0.4), stages=("pretrain",)).held_out("pretrain").share == 0.4
+
+
+def test_a_policy_that_stages_kept_from_several_parts_was_kept_from_nothing() -> None:
+    own = replace(shares(), world=WorldSettings(held_out=0.2, held_out_part=3))
+    assert own.held_out("agentic") == HeldOut(0.2, 3)
+    live = replace(own.live, world=WorldSettings(held_out=0.2, held_out_part=2))
+    assert replace(own, live=live).held_out("agentic") == HeldOut(0.2, 3)
+    assert not replace(own, live=live).held_out("live").share
 
 
 def test_the_policys_card_has_the_smallest_share_of_its_stages(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from cuda_agent_backend.codegen.ir.schedule import Schedule
 from kernel_cache import KernelCache
 from trainer.arena.play import BUDGETS
 from trainer.rivals.protocol import view_of
+from trainer.rollout.held_out import HeldOut
 from trainer.rollout.table_world import TableWorld
 from trainer.stages import contest
 from trainer.world.neighbours import TableMemory, key_of, winner
@@ -75,7 +76,7 @@ def test_held_out_families_and_a_tasks_own_family_are_never_told() -> None:
     assert near.record.key == key_of(MEAN)
     assert list(TableMemory([VARIANCE]).neighbours(VARIANCE)) == []
     for share in (0.2, 0.4, 0.6):
-        world = TableWorld(measured(), share, 4)
+        world = TableWorld(measured(), HeldOut(share), 4)
         train = {t.parsed.digest: t.family for t in world.tables(world.tasks)}
         for task in (*world.tasks, *world.test_tasks):
             (table,) = world.tables([task])
@@ -103,7 +104,7 @@ def test_of_tables_of_one_task_the_fastest_winner_is_told() -> None:
 
 
 def test_look_tells_of_them_in_words_that_the_policy_reads() -> None:
-    world = TableWorld(measured(), 0.1, 4)
+    world = TableWorld(measured(), HeldOut(0.1), 4)
     said = []
     for task in world.tasks:
         tools = world.tools(task, 3)
@@ -129,7 +130,7 @@ def test_the_arena_tells_the_trained_policy_of_tables_to_train_on(
     class Silent:
         def session(self) -> None: ...
 
-    monkeypatch.setattr(contest, "_calls", calls)
+    monkeypatch.setattr(contest, "_judgements", calls)
     monkeypatch.setattr(contest, "policy_of", lambda *_: None)
     train = [table for table in measured() if table.family != VARIANCE.family]
     contest.contest(Silent(), train, [VARIANCE], (), 1)  # type: ignore[arg-type]
@@ -152,7 +153,7 @@ def test_nothing_is_worked_out_before_it_is_asked_for_and_nothing_twice(
         return real(table)
 
     monkeypatch.setattr(neighbours, "winner", counting)
-    world = TableWorld(measured(), 0.2, 4)
+    world = TableWorld(measured(), HeldOut(0.2), 4)
     assert asked == []
     for _ in range(2):
         for task in (*world.tasks, *world.test_tasks):

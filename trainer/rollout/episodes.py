@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -20,19 +20,17 @@ from cuda_agent_backend.agent.protocol import (
     ToolCall,
     Turn,
 )
+from sandbox.verdict import Verdict
 from trainer.ppo.episode import ENDS, Episode, Sample, samples_of
 from trainer.rollout.chat import Speaker, policy_of
 from trainer.rollout.lockstep import Lockstep
 from trainer.rollout.world import Counted, World, WorldFailed
 
 Reward = Literal["outcome", "graded", "speedup"]
-"""outcome: C7, of the verdict that promotes. graded: the same below 3, and for what wins 2 and its share of the best
-speed-up that is known of the task, where tools know it (a table's do): C7 says nothing of how much faster a winner is,
-so a policy that learns from it alone submits the first one. speedup: the raw speed-up, for the ablation."""
-
-
-WON = 3.0
-"""C7 of what is promoted."""
+"""outcome: C7, of the verdict that promotes. graded: for what is correct one less than C7 and the share of the best
+speed-up that is known of the task, where tools know it (a table's do). C7 alone says nothing of how much faster one is
+than another: a policy that learns from it submits the first winner, and learns nothing where there is none. speedup:
+the raw speed-up, for the ablation."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +208,7 @@ def played_of(
 ) -> Played:
     """What an episode came to, as the trainer has it."""
     samples = tuple(with_choices(speech, *made) for made in samples_of(tokens))
-    speed = best_speed(tools.verdicts)
+    speed = best_speed(result.best, tools.verdicts)
     reward = rewarded(play.reward, result.reward, speed, getattr(tools, "best_known", 0.0))
     calls = sum(len(m.get("tool_calls", ())) for m in result.trajectory)
     notes = {
@@ -236,11 +234,16 @@ def rewarded(kind: Reward, outcome: float | None, speed: float, best: float) -> 
         return outcome
     if kind == "speedup":
         return speed if speed > 0 else -1.0
-    return 2.0 + min(1.0, speed / best) if outcome == WON and best > 0 else outcome
+    return outcome - 1.0 + min(1.0, speed / best) if outcome > 0 and best > 0 else outcome
 
 
-def best_speed(verdicts: Any) -> float:
-    """The largest median speed-up that a verdict of a correct candidate has."""
+def best_speed(best: tuple[Any, Verdict] | None, verdicts: Mapping[str, Verdict]) -> float:
+    """The median speed-up of what is promoted; the largest of a correct candidate where nothing is.
+
+    best: the winner with its verdict. What did not win is not used, however large its median is.
+    """
+    if best is not None and best[1].speed is not None:
+        return float(best[1].speed.speedup.median)
     speeds = [
         float(v.speed.speedup.median)
         for v in verdicts.values()

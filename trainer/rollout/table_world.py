@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
+from trainer.rollout.held_out import HeldOut
 from trainer.world.neighbours import TableMemory
 from trainer.world.replay_tools import ReplayTools
 from trainer.world.rows import Table
@@ -20,19 +20,19 @@ class TableWorld:
     """
 
     def __init__(
-        self, tables: Sequence[Table], held_out: float, side_by_side: int, training: bool = True
+        self, tables: Sequence[Table], held_out: HeldOut, side_by_side: int, training: bool = True
     ) -> None:
         playable = [t for t in tables if sum(row.works for row in t.rows) >= LEAST]
-        away = held_out_families([t.family for t in playable], held_out)
+        away = held_out.families([t.family for t in playable])
         self._tables = {table.id: table for table in playable}
         self.tasks: Sequence[str] = tuple(t.id for t in playable if t.family not in away)
         self.test_tasks: Sequence[str] = tuple(t.id for t in playable if t.family in away)
         self.side_by_side = side_by_side
         self._memory = TableMemory(self.tables(self.tasks))
-        if (training and not self.tasks) or (held_out and not self.test_tasks):
+        if (training and not self.tasks) or (held_out.share and not self.test_tasks):
             raise ValueError(
                 f"{len(tables)} tables, of which {len(playable)} can be played, are too few or too much alike to hold "
-                f"{held_out:.0%} of their families out"
+                f"{held_out.share:.0%} of their families out"
             )
 
     def tables(self, ids: Sequence[str]) -> list[Table]:
@@ -50,19 +50,3 @@ class TableWorld:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def held_out_families(families: Sequence[str], share: float) -> frozenset[str]:
-    """About this share of families, at least one where the share is above 0.
-
-    Which ones hangs on each one's name alone: a family that is held out of one set of tasks is held out of all others,
-    but for sets of so few families that none would be.
-    """
-    held = frozenset(name for name in families if _place(name) < share)
-    first = min(families, key=_place, default="")
-    return held or (frozenset({first}) if share > 0 and families else held)
-
-
-def _place(family: str) -> float:
-    """In [0, 1), evenly, and having nothing to do with what it is called after."""
-    return int.from_bytes(hashlib.sha256(family.encode()).digest()[:6], "big") / 2**48

@@ -17,6 +17,7 @@ from trainer.policy.model import ModelSettings, Size
 from trainer.ppo.losses import Clip
 from trainer.rivals.registry import RIVALS as ARENA
 from trainer.rollout.episodes import Reward
+from trainer.rollout.held_out import HeldOut, in_all
 
 STAGES = ("pretrain", "warmup", "rft", "value", "agentic", "live", "eval")
 """In the order in which they chain; a run may leave any out."""
@@ -36,7 +37,8 @@ class WorldSettings:
 
     kind: "tables" replays tables of measured schedules; "judge" has the sandbox judge kernels of a set of tasks;
     "factory" is a function ``module:name`` of this settings' value that gives a `World`. paths: of the tables or tasks.
-    device: cpu or cuda. held_out: the share of task families that is never trained on. side_by_side: episodes at once.
+    device: cpu or cuda. held_out: the share of task families that is never trained on; held_out_part: which one of such
+    shares, from 0. side_by_side: episodes at once.
     """
 
     kind: Literal["tables", "judge", "factory"] = "tables"
@@ -44,6 +46,7 @@ class WorldSettings:
     factory: str = ""
     device: Literal["cpu", "cuda"] = "cpu"
     held_out: float = 0.2
+    held_out_part: int = 0
     side_by_side: int = 64
 
 
@@ -133,12 +136,13 @@ class Config:
         found: StageSettings = getattr(self, name)
         return found
 
-    def held_out(self, last: str) -> float:
-        """The share of families that no stage was trained on, up to ``last``. Which ones a share holds out hangs on
-        their names alone, so that those of the smallest share are held out of every stage's world."""
+    def held_out(self, last: str) -> HeldOut:
+        """The families that no stage was trained on, up to ``last``; a share of 0 where their worlds hold out several
+        parts. Which ones a share holds out hangs on their names alone, so that those of the smallest share of one part
+        are held out of every stage's world. Raises ValueError where a world's part is none."""
         before = [name for name in STAGES[: STAGES.index(last)] if name in self.stages]
         worlds = [self.stage(name).world or self.world for name in (*before, last)]
-        return min(world.held_out for world in worlds)
+        return in_all([HeldOut(world.held_out, world.held_out_part) for world in worlds])
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""

@@ -12,6 +12,7 @@ from trainer.errors import CommandError
 if TYPE_CHECKING:
     from trainer.arena.splits import Fold
     from trainer.rollout.chat import Speaker
+    from trainer.rollout.held_out import HeldOut
     from trainer.world.rows import Table
 
 SPLIT = "held_out"
@@ -27,7 +28,8 @@ def add_arguments(commands: Any, whole: Any) -> None:
         action="append",
         required=True,
         metavar="DIR",
-        help="a trained policy; several are equal trainings with different seeds, one --policy each",
+        help="a trained policy; several are equal trainings with other seeds, or kept from other families "
+        "(held_out_part), one --policy each",
     )
     made.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes")
     made.add_argument("--rivals", default="", metavar="A,B", help="all by default")
@@ -48,17 +50,28 @@ def contest(args: argparse.Namespace) -> int:
     if why := missing(rivals):
         raise CommandError(why)
     tables = _read(args.tables)
-    samplers, held_out = _policies(args.policy)
-    fold = _fold(tables, held_out)
-    jobs = [Job(SPLIT, rival, fold, seed) for rival in rivals for seed in range(args.seeds)]
-    with progress(len(fold.test) * args.seeds, "games of the policy") as tell:
-        memory = TableMemory([tables[n] for n in fold.train])
-        own = games_of(samplers, [tables[n] for n in fold.test], args.seeds, tell, memory)
+    policies = _policies(args.policy)
+    folds = {part: _fold(tables, part) for part in policies}
+    own = []
+    games = sum(len(fold.test) for fold in folds.values()) * args.seeds
+    with progress(games, "games of the policy") as tell:
+        for part, samplers in policies.items():
+            fold, done = folds[part], len(own)
+            memory = TableMemory([tables[n] for n in fold.train])
+            test = [tables[n] for n in fold.test]
+            own += games_of(samplers, test, args.seeds, lambda n, done=done: tell(done + n), memory)
+    jobs = [
+        Job(SPLIT, rival, fold, seed)
+        for fold in folds.values()
+        for rival in rivals
+        for seed in range(args.seeds)
+    ]
     with progress(len(jobs), "rivals") as tell:
         results = tournament(args.tables, tables, jobs, args.jobs, tell)
     results.games[SPLIT, NAME] = own
-    found = results.to_json(tables)
-    found["policies"] = {"trainings": len(samplers), "held_out": held_out}
+    found = results.to_json(tables, NAME)
+    parts = [part.to_card() for part in policies]
+    found["policies"] = {"trainings": sum(map(len, policies.values())), "kept_from": parts}
     print(written(found, args.out))
     return 0
 
@@ -72,40 +85,40 @@ def _read(paths: Sequence[Path]) -> list[Table]:
         raise CommandError(str(error)) from None
 
 
-def _policies(folders: Sequence[Path]) -> tuple[list[Speaker], float]:
-    """Policies at temperature 0, and the share of families that all of them were kept from."""
+def _policies(folders: Sequence[Path]) -> dict[HeldOut, list[Speaker]]:
+    """Policies at temperature 0, by the families that they were kept from."""
     from cuda_agent_backend.agent.policies.trained.sampler import Sampler
     from cuda_agent_backend.agent.policies.trained.weights import Unusable, load
+    from trainer.rollout.held_out import of_card
 
-    samplers: list[Speaker] = []
-    shares: dict[float, Path] = {}
+    found: dict[HeldOut, list[Speaker]] = {}
     for folder in folders:
-        found = load(folder)
-        if isinstance(found, Unusable):
-            raise CommandError(found.reason)
-        share = found.card.get("held_out")
-        if not isinstance(share, int | float) or not share:
+        policy = load(folder)
+        if isinstance(policy, Unusable):
+            raise CommandError(policy.reason)
+        if (kept_from := of_card(policy.card)) is None:
             raise CommandError(
                 f"{folder}/policy.json does not say which share of families was held out: nothing can be tested on"
             )
-        shares[float(share)] = folder
-        samplers.append(Sampler(found.model, found.speech, 0.0))
-    if len(shares) > 1:
-        said = ", ".join(f"{folder}: {share}" for share, folder in shares.items())
-        raise CommandError(f"the policies were kept from different shares of families ({said})")
-    return samplers, next(iter(shares))
+        found.setdefault(kept_from, []).append(Sampler(policy.model, policy.speech, 0.0))
+    if len({part.share for part in found}) > 1:
+        said = ", ".join(sorted({f"{part.share:g}" for part in found}))
+        raise CommandError(
+            f"the policies were kept from shares of families of several sizes ({said}), so that tables would be played "
+            "by some of them only"
+        )
+    return found
 
 
-def _fold(tables: Sequence[Table], held_out: float) -> Fold:
-    from trainer.arena.splits import Fold, playable
-    from trainer.rollout.table_world import held_out_families
+def _fold(tables: Sequence[Table], held_out: HeldOut) -> Fold:
+    from trainer.arena.splits import Fold, judged_on, playable
 
-    numbers = playable(tables)
-    away = held_out_families([tables[n].family for n in numbers], held_out)
-    test = tuple(n for n in numbers if tables[n].family in away)
+    numbers, wanted = playable(tables), judged_on(tables)
+    away = held_out.families([tables[n].family for n in numbers])
+    test = tuple(n for n in numbers if tables[n].family in away and n in wanted)
     train = tuple(n for n in numbers if tables[n].family not in away)
     if not test or not train:
         raise CommandError(
-            f"{len(tables)} tables are too few or too much alike to hold {held_out:.0%} of their families out"
+            f"{len(tables)} tables are too few or too much alike to hold {held_out.share:.0%} of their families out"
         )
     return Fold(train, test)

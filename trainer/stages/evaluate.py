@@ -187,7 +187,7 @@ def how_of(name: str, config: Config) -> str:
     are played, and beside what, is not among them; nor are the world's paths, as tasks are named by what they are."""
     world, play = config.eval.world or config.world, _play_of(name, config.eval)
     given: list[Any] = [config.seed, play.turns, play.single]
-    given += [world.kind, world.factory, world.device, world.held_out]
+    given += [world.kind, world.factory, world.device, world.held_out, world.held_out_part]
     if name == NAME:
         given.append(config.eval.temperature)
     return hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]

@@ -257,7 +257,7 @@ def _finish(
         card = {
             "stage": name,
             "seed": run.config.seed,
-            "held_out": run.config.held_out(name),
+            **run.config.held_out(name).to_card(),
             "figures": last,
         }
         export(learner, card, run.folder / "policy")

@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 
 from sandbox.task.task import Task
-from trainer.rollout.table_world import TableWorld, held_out_families
+from trainer.rollout.held_out import HeldOut
+from trainer.rollout.table_world import TableWorld
 from trainer.rollout.world import World
 from trainer.stages.config import BadConfig, WorldSettings
 from trainer.world.families import family_of
@@ -27,9 +28,17 @@ def world_of(settings: WorldSettings, training: bool = True) -> World:
     return make(settings, training)
 
 
+def held_out_of(settings: WorldSettings) -> HeldOut:
+    """The families that are not trained on. Raises `BadConfig` where there is no such part."""
+    try:
+        return HeldOut(settings.held_out, settings.held_out_part)
+    except ValueError as error:
+        raise BadConfig(f"world: held_out, held_out_part: {error}") from None
+
+
 def _tables(settings: WorldSettings, training: bool) -> World:
     try:
-        return TableWorld(_read(settings), settings.held_out, settings.side_by_side, training)
+        return TableWorld(_read(settings), held_out_of(settings), settings.side_by_side, training)
     except ValueError as error:
         raise BadConfig(f"world: {error}") from None
 
@@ -53,7 +62,7 @@ def _judge(settings: WorldSettings, training: bool) -> World:
             f"world: {len(wrong)} of {len(tasks)} tasks are not for device {settings.device!r}"
         )
     families = {name: family_of(task) for name, task in tasks.items()}
-    away = held_out_families(list(families.values()), settings.held_out)
+    away = held_out_of(settings).families(list(families.values()))
     train = {name: task for name, task in tasks.items() if families[name] not in away}
     test = {name: task for name, task in tasks.items() if families[name] in away}
     if training and not train:

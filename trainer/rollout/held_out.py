@@ -1,0 +1,67 @@
+"""Which families of tasks a training is kept from, so that it can be tested on them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A share of families, and which one of such shares. Trainings with parts 0, 1 ... are kept from different
+    families: five with a share of 0.2 are together tested on all of them.
+
+    Raises ValueError where there is no such part.
+    """
+
+    share: float
+    part: int = 0
+
+    def __post_init__(self) -> None:
+        fits = 0.0 <= self.share <= 1.0 and self.part >= 0
+        if not fits or (self.part and self.share * (self.part + 1) > 1.0 + 1e-9):
+            raise ValueError(
+                f"there is no part {self.part} of families in shares of {self.share:g}"
+            )
+
+    def families(self, names: Sequence[str]) -> frozenset[str]:
+        """About this share of them, at least one where the share is above 0.
+
+        Which ones hangs on each one's name alone: a family that is held out of one set of tasks is held out of all
+        others, but for sets of so few families that none would be.
+        """
+        low, high = self.share * self.part, self.share * (self.part + 1)
+        held = frozenset(name for name in names if low <= _place(name) < high)
+        nearest = min(names, key=lambda name: (_place(name) - low) % 1.0, default="")
+        return held or (frozenset({nearest}) if self.share > 0 and names else held)
+
+    def to_card(self) -> dict[str, Any]:
+        """As a policy's card has it."""
+        return {"held_out": self.share, "held_out_part": self.part}
+
+
+def in_all(several: Sequence[HeldOut]) -> HeldOut:
+    """What all of these hold out; a share of 0 where that is no such part."""
+    if len(set(several)) == 1:
+        return several[0]
+    if any(one.part for one in several):
+        return HeldOut(0.0)
+    return HeldOut(min(one.share for one in several))
+
+
+def of_card(card: Mapping[str, Any]) -> HeldOut | None:
+    """What a policy was kept from; None where its card does not say, or it was kept from nothing."""
+    share, part = card.get("held_out"), card.get("held_out_part", 0)
+    if not isinstance(share, int | float) or not share or not isinstance(part, int):
+        return None
+    try:
+        return HeldOut(float(share), part)
+    except ValueError:
+        return None
+
+
+def _place(family: str) -> float:
+    """In [0, 1), evenly, and having nothing to do with what it is called after."""
+    return int.from_bytes(hashlib.sha256(family.encode()).digest()[:6], "big") / 2**48
