@@ -127,7 +127,12 @@ def test_episodes_that_were_played_by_other_settings_are_left_out(tmp_path: Path
     (folder / "figures.json").write_text(json.dumps(said))
     lines = [
         {"policy": policy, "budget": 3, "how": how}
-        for policy, how in (("trained", "now"), ("trained", "then"), ("trained", ""), ("bayesian", "x"))
+        for policy, how in (
+            ("trained", "now"),
+            ("trained", "then"),
+            ("trained", ""),
+            ("bayesian", "x"),
+        )
     ]
     (folder / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = results.of_episodes(tmp_path)
