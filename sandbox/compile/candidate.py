@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,19 +69,21 @@ def compile_candidate(
     include: Sequence[Path] = (),
     consent: bool = False,
     isolation: Isolation | None = None,
+    stop: threading.Event | None = None,
 ) -> CompileResult:
     """Compile into out_dir, under a name made of the candidate's digest and arch. Built aside, then renamed.
 
     arch: `sm_90a` and the like for cuda; on cpu only a part of the file's name, as the code is for this machine.
     include: folders with headers. cxx_flags: more flags for the C++ compiler.
     consent: the user allows C++ code that a policy wrote to run in the process; without it such code is refused.
-    isolation: what this machine offers, found out where it is not given.
+    isolation: what this machine offers, found out where it is not given. stop: once it is set, the compiler ends as at
+    its deadline.
     """
     isolation = isolation or offered()
     reason = _why_refused(candidate, consent, isolation)
     if reason is not None:
         return Refused(reason)
-    limits = Limits(wall_s=timeout_s, cpu_s=int(2 * timeout_s) + 1)
+    limits = Limits(wall_s=timeout_s, cpu_s=int(2 * timeout_s) + 1, stop=stop)
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
         with trees.temporary("compiling-", out_dir) as name:

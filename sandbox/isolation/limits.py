@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,17 +26,23 @@ from sandbox.isolation.head_tail import shortened
 
 GIB = 1 << 30
 OUTPUT_LIMIT = 16_000
+LOOK_S = 0.25
+"""How often a command that may be stopped is looked at."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Wall time and processor time in seconds, address space and largest file in bytes."""
+    """Wall time and processor time in seconds, address space and largest file in bytes.
+
+    stop: once it is set, from any thread, the command ends as at its deadline.
+    """
 
     wall_s: float = 120.0
     cpu_s: int = 240
     memory_bytes: int = 16 * GIB
     file_bytes: int = 1 * GIB
+    stop: threading.Event | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class TimedOut:
-    """The command was killed at its deadline."""
+    """The command was killed at its deadline, or as it was stopped."""
 
     output: str
     seconds: float
@@ -104,7 +111,7 @@ def run_limited(
             )
         except OSError as error:
             return StartFailed(f"{argv[0]}: {error}")
-        in_time = _wait_then_kill_group(child.pid, limits.wall_s)
+        in_time = _wait_then_kill_group(child.pid, limits.wall_s, limits.stop)
         code = child.wait()
         text, seconds = _read(output), time.monotonic() - started
     # This process may itself have been kept from looking until the limit of processor time had ended the other.
@@ -125,19 +132,30 @@ def _command(argv: Sequence[str], limits: Limits, policy: Policy | None) -> list
     return confined(argv, replace(policy, limits={**policy.limits, **resources}))
 
 
-def _wait_then_kill_group(pid: int, timeout_s: float) -> bool:
+def _wait_then_kill_group(pid: int, timeout_s: float, stop: threading.Event | None) -> bool:
     """Wait for the process without reaping it, then kill what is left of its group. False if it had to be stopped."""
     descriptor = os.pidfd_open(pid)
     try:
         poller = select.poll()
         poller.register(descriptor, select.POLLIN)
-        in_time = bool(poller.poll(timeout_s * 1000))
+        in_time = _ends(poller, timeout_s, stop)
     finally:
         # Not reaped yet, so the group's id cannot have been given to anyone else.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         os.close(descriptor)
     return in_time
+
+
+def _ends(process: select.poll, timeout_s: float, stop: threading.Event | None) -> bool:
+    """Whether a process ends in time, and before it is to stop."""
+    if stop is None:
+        return bool(process.poll(timeout_s * 1000))
+    until = time.monotonic() + timeout_s
+    while not stop.is_set() and (left := until - time.monotonic()) > 0:
+        if process.poll(min(LOOK_S, left) * 1000):
+            return True
+    return False
 
 
 def _read(output: BinaryIO) -> str:

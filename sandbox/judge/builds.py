@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from sandbox.compile.candidate import Compiled, CompileTimedOut, compile_candidate
 from sandbox.compile.candidate import Refused as CompileRefused
 from sandbox.compile.disassembly import Inspection, count_instructions
@@ -20,6 +22,7 @@ class Builds:
     def __init__(self, settings: JudgeSettings) -> None:
         self._settings = settings
         self._known: dict[tuple[str, str], Compiled] = {}
+        self._stop = threading.Event()
 
     def compile(self, candidate: Candidate) -> Compiled | Failure:
         """The candidate's binary, compiled once."""
@@ -44,6 +47,7 @@ class Builds:
             settings.timeouts.compile,
             cxx_flags=tuple(settings.cxx_flags),
             consent=settings.consent,
+            stop=self._stop,
         )
         match result:
             case Compiled():
@@ -55,6 +59,11 @@ class Builds:
                 return Refused(reason)
             case _:
                 return CompileFailed(result.log, result.passing)
+
+    def interrupt(self) -> None:
+        """End the compilers that run, from any thread, as if their time were up. Later ones are left alone."""
+        running, self._stop = self._stop, threading.Event()
+        running.set()
 
     def inspect(self, candidate: Candidate) -> Inspection | Failure:
         """What the candidate's machine code consists of."""

@@ -89,6 +89,10 @@ class Judge:
         for worker in self.roles.all:
             worker.interrupt()
 
+    def interrupt_compilers(self) -> None:
+        """End the compilers that run, from any thread. That their time was up says nothing of a candidate."""
+        self.builds.interrupt()
+
     def rest(self) -> None:
         """Give up the task at hand, here and in the workers, which stay, with the memory that it took on the device."""
         self.sessions.rest()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,19 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     for _ in range(3):
         run_limited(["true"], tmp_path, Limits(wall_s=30))
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_a_command_that_is_stopped_ends_at_once_and_what_it_said_is_kept(tmp_path: Path) -> None:
+    stop = threading.Event()
+    code = "print('hello', flush=True); open('begun', 'w').close()\nwhile True: pass"
+
+    def once_it_has_begun() -> None:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.05)
+        stop.set()
+
+    threading.Thread(target=once_it_has_begun, daemon=True).start()
+    result = python(code, tmp_path, Limits(wall_s=120, stop=stop))
+    assert isinstance(result, TimedOut) and result.output == "hello\n" and result.seconds < 60
+    late = python(code, tmp_path, Limits(wall_s=120, stop=stop))
+    assert isinstance(late, TimedOut) and late.seconds < 60
