@@ -23,7 +23,15 @@ from sandbox.failures import CompileFailed, Failed, Refused
 from sandbox.graph.build import build_graph
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.settings import Timeouts
-from sandbox.memory.footprint import Footprint, bytes_of, footprint, slice_bytes
+from sandbox.memory.footprint import (
+    KEPT_SHARE,
+    Footprint,
+    bytes_of,
+    check_bytes,
+    footprint,
+    kept_bytes,
+    slice_bytes,
+)
 from sandbox.memory.notes import Held
 from sandbox.plan.candidate import Candidate
 from sandbox.task import flags as torch_flags
@@ -72,6 +80,8 @@ class Session:
     frugal_from: bytes of inputs and outputs from which it is sparing of the device's memory, None for never: the oracle
     is computed in slices, outputs are compared where they lie, in memory of the host, and no process keeps what another
     could need meanwhile (see `docs/memory.md`). What is compared, and with what, is the same.
+
+    kept_share: of the device's memory, what a check may keep between candidates, where that is more than the least.
     """
 
     frugal = False
@@ -83,8 +93,10 @@ class Session:
         flags: Mapping[str, Any],
         timeouts: Timeouts,
         frugal_from: int | None = None,
+        kept_share: float = KEPT_SHARE,
     ) -> None:
         self.task, self.flags, self.timeouts = task, flags, timeouts
+        self.kept_share = kept_share
         self.module: torch.fx.GraphModule = build_graph(task)
         moved = bytes_of(task.inputs) + bytes_of(task.output_specs)
         self.frugal = frugal_from is not None and moved >= frugal_from
@@ -126,6 +138,18 @@ class Session:
         if isinstance(found, Reference) and not self.frugal:
             self._references[inputs.number] = (inputs.version, found)
         return found
+
+    def keeps(self, draws: int) -> bool:
+        """Whether a check keeps inputs and expected values of so many draws between candidates."""
+        room = kept_bytes(self.task.target, self.kept_share)
+        return not self.frugal and draws * check_bytes(self.task) <= room
+
+    def kept_beyond(self, draws: int) -> int:
+        """Bytes of the device that a check keeps, in this process and in a candidate's, which no session keeps that
+        was told no share of its own."""
+        size = draws * check_bytes(self.task)
+        usual = size <= kept_bytes(self.task.target)
+        return 0 if usual or not self.keeps(draws) else size + draws * bytes_of(self.task.inputs)
 
     def footprint(self, temporaries: Sequence[TensorSpec] = ()) -> Footprint:
         """What phases hold of the device for the task. temporaries: a candidate's own."""

@@ -63,7 +63,13 @@ class Sessions:
         self.rest()
         try:
             settings = self.settings
-            session = Session(task, settings.flags, settings.timeouts, settings.frugal_bytes)
+            session = Session(
+                task,
+                settings.flags,
+                settings.timeouts,
+                settings.frugal_bytes,
+                settings.kept_share,
+            )
         except TaskError as error:
             return Refused(f"not a task: {error}")
         self.current = session

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.memory.device import CudaMemory, DeviceMemory, Unlimited
-from sandbox.memory.footprint import FRUGAL_BYTES
+from sandbox.memory.footprint import FRUGAL_BYTES, KEPT_SHARE
 from sandbox.task import flags as torch_flags
 from sandbox.timing.machine import Ceilings
 from sandbox.timing.turns import TurnsOver
@@ -76,6 +76,8 @@ class JudgeSettings:
     frugal_from: int | None = None
     """Bytes of a task's inputs and outputs from which a session is sparing of the device's memory; by default
     `FRUGAL_BYTES` on cuda, and never on cpu."""
+    kept_share: float = KEPT_SHARE
+    """Of the device's memory on cuda, how much a quick check may keep between candidates of a task."""
     memory: DeviceMemory | None = None
     """The device's memory; by default that of the first GPU on cuda, and one without limit on cpu."""
 

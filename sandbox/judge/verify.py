@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.finiteness import is_finite
@@ -29,9 +28,6 @@ POISONS = (0xFF, 0x33)
 CALLS = 2
 """Through the operator, one after the other on the same inputs."""
 SCRATCH_SET, FIRST_KEPT_SET = 15, 16
-KEPT_BYTES, KEPT_SHARE = 1 << 29, 1 / 128
-"""Inputs and expected values of the quick check are kept between candidates up to this size, or, where that is more, on
-cuda up to this share of the device's memory."""
 
 
 @dataclass(frozen=True)
@@ -179,17 +175,6 @@ def _report(
         return Failed("the comparison", f"OutOfMemoryError: {error}")
 
 
-@cache
-def kept_bytes(target: str) -> int:
-    """How much of a task may be kept between candidates."""
-    import torch
-
-    if target != "cuda" or not torch.cuda.is_available():
-        return KEPT_BYTES
-    memory = torch.cuda.get_device_properties(0).total_memory
-    return max(KEPT_BYTES, int(memory * KEPT_SHARE))
-
-
 def _are_beyond(inputs: InputSet) -> bool:
     """Whether they hold infinities or NaN."""
     may_be = inputs.source.distribution in BEYOND or inputs.source.recorded is not None
@@ -224,11 +209,7 @@ def run_through_operator(
 
 def _input_set(session: Session, check: Check, source: Source, position: int) -> InputSet:
     """The scratch set with new values, or, in a check that keeps its inputs, the one kept."""
-    task = session.task
-    sizes = [spec.extent * spec.itemsize for spec in task.inputs]
-    sizes += [4 * spec.extent * spec.itemsize for spec in task.output_specs]
-    kept = sum(sizes) * len(check.distributions) <= kept_bytes(task.target) and not session.frugal
-    if not (check.keep and kept) or source.recorded is not None:
+    if not (check.keep and session.keeps(len(check.distributions))) or source.recorded is not None:
         return session.input_set(SCRATCH_SET, source)
     number = FIRST_KEPT_SET + position
     known = session.sets.get(number)

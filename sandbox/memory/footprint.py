@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from sandbox.task.specs import TensorSpec
@@ -36,6 +37,9 @@ eager mode does by itself (see `Footprint.allowed`)."""
 LEAST_SLICE, MOST_SLICE, SLICE_SHARE = 64 << 20, 1 << 30, 1 / 4
 FRUGAL_BYTES = 256 << 20
 """Inputs and outputs from which a search on a GPU is sparing of its memory, and draws inputs more often for it."""
+KEPT_BYTES, KEPT_SHARE = 1 << 29, 1 / 128
+"""Inputs and expected values of the quick check are kept between candidates up to this size, or, where that is more, on
+cuda up to this share of the device's memory."""
 TIMED_SETS, KEPT_RUNS = 3, 4
 """Of a search that is not: input sets of each worker, and outputs of one draw that are compared together."""
 
@@ -50,6 +54,22 @@ _VIEWS = frozenset(
 def bytes_of(specs: Iterable[TensorSpec]) -> int:
     """Of tensors, from the first to the last element of each."""
     return sum(spec.extent * spec.itemsize for spec in specs)
+
+
+def check_bytes(task: Task) -> int:
+    """What one draw of a check may keep: inputs, and the outputs of eager mode and of the oracle."""
+    return bytes_of(task.inputs) + 4 * bytes_of(task.output_specs)
+
+
+@cache
+def kept_bytes(target: str, share: float = KEPT_SHARE) -> int:
+    """How much of a task may be kept between candidates."""
+    import torch
+
+    if target != "cuda" or not torch.cuda.is_available():
+        return KEPT_BYTES
+    memory = torch.cuda.get_device_properties(0).total_memory
+    return max(KEPT_BYTES, int(memory * share))
 
 
 def slice_bytes(moved: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +30,10 @@ from sandbox.compile.toolchain import (
     find_cxx,
     find_nvrtc,
 )
+from sandbox.failures import TimedOut
 from sandbox.isolation.limits import Limits
+from sandbox.judge.builds import Builds
+from sandbox.judge.settings import JudgeSettings
 from sandbox.plan.candidate import Candidate, Origin
 from sandbox.plan.plan import Launch
 
@@ -48,12 +53,28 @@ def test_a_syntax_error_comes_back_with_the_compilers_words(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
+ENDLESS = "#define A0 ;\n" + "".join(f"#define A{n + 1} A{n} A{n}\n" for n in range(34)) + "A34\n"
+
+
 def test_an_endless_compilation_is_stopped(tmp_path: Path) -> None:
-    doublings = "".join(f"#define A{n + 1} A{n} A{n}\n" for n in range(34))
-    source = f"#define A0 ;\n{doublings}A34\n"
-    result = compile_candidate(cpu(source), tmp_path, "native", timeout_s=0.3)
+    result = compile_candidate(cpu(ENDLESS), tmp_path, "native", timeout_s=0.3)
     assert isinstance(result, CompileTimedOut)
     assert not list(tmp_path.iterdir())
+
+
+def test_compilers_that_run_are_interrupted_and_later_ones_are_not(tmp_path: Path) -> None:
+    builds = Builds(JudgeSettings("cpu", scratch_dir=tmp_path))
+
+    def once_it_compiles() -> None:
+        while not list(tmp_path.glob("candidates/compiling-*")):
+            time.sleep(0.05)
+        builds.interrupt()
+
+    threading.Thread(target=once_it_compiles, daemon=True).start()
+    began = time.monotonic()
+    assert isinstance(builds.compile(cpu(ENDLESS)), TimedOut)
+    assert time.monotonic() - began < JudgeSettings("cpu", scratch_dir="").timeouts.compile / 2
+    assert isinstance(builds.compile(cpu()), Compiled)
 
 
 def test_a_policys_cpp_needs_the_users_consent(tmp_path: Path) -> None:

@@ -31,11 +31,12 @@ from sandbox.judge.rounds import Effort
 from sandbox.judge.session import Session
 from sandbox.judge.settings import JudgeSettings, Timeouts
 from sandbox.judge.spot_check import SpotCheck
-from sandbox.judge.verify import Checked, check_candidate
+from sandbox.judge.verify import QUICK, Checked, check_candidate
 from sandbox.memory.device import Room, Unlimited
-from sandbox.memory.footprint import FRUGAL_BYTES
+from sandbox.memory.footprint import FRUGAL_BYTES, bytes_of, kept_bytes
 from sandbox.memory.leases import SPARE_BYTES, Leases
 from sandbox.task.specs import TensorSpec
+from sandbox.task.task import InputRef, Node, NodeRef, Task
 from sandbox.timing.device_lock import DeviceLock
 from sandbox.timing.machine import Ceilings, ceilings_bytes
 from sandbox.verdict import Correct, Wrong, lacks_memory
@@ -405,3 +406,38 @@ def test_a_write_to_an_input_is_seen_whatever_its_size(size: int) -> None:
     assert known.still(x)
     x[size // 2] = 1e-30
     assert not known.still(x)
+
+
+def test_a_session_keeps_more_between_candidates_where_it_is_told_a_larger_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And a lease counts what it keeps beyond what any other session does."""
+    memory = SimpleNamespace(total_memory=141 * 10**9)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: memory)
+    kept_bytes.cache_clear()
+    try:
+        whole = TensorSpec("bfloat16", (1 << 13, 1 << 13), (1 << 13, 1))  # 128 MiB
+        exp = Node("aten.exp.default", {"self": InputRef(0)})
+        task = Task("cuda", (whole,), (exp,), (NodeRef(0),), (whole,))
+        usual = Session(task, {}, Timeouts())
+        more = Session(task, {}, Timeouts(), kept_share=1 / 16)
+        assert not usual.keeps(3) and more.keeps(3) and not more.keeps(20)
+        assert (usual.kept_beyond(3), more.kept_beyond(20)) == (0, 0)
+        assert more.kept_beyond(3) == 3 * (5 + 1) * bytes_of([whole])
+        assert not Session(task, {}, Timeouts(), 0, kept_share=1 / 16).keeps(3), "it is frugal"
+        assert more.kept_beyond(1) == 0 and usual.keeps(1), "any session keeps that"
+    finally:
+        kept_bytes.cache_clear()
+
+
+def test_sessions_and_leases_of_a_judge_have_its_share(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = replace(judge.settings, kept_share=0.25)
+    monkeypatch.setattr(judge.sessions, "settings", told)
+    session = judge.sessions.open(silu_bias(8, 48))
+    assert isinstance(session, Session) and session.kept_share == 0.25
+    usual = judge._needed(session, "check")
+    monkeypatch.setattr(session, "kept_beyond", lambda draws: 1000 * draws)
+    assert judge._needed(session, "check") == usual + 1000 * len(QUICK.distributions)
