@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import threading
 from pathlib import Path
@@ -89,3 +90,47 @@ def test_what_a_full_disk_spoilt_is_looked_at_again(tmp_path: Path, looked_at: l
     with finder(tmp_path) as found:
         tasks = [region.task for some in found.find(programs("a", "b")) for region in some]
     assert sorted(tasks) == ["a", "b"] and looked_at == ["b"]
+
+
+def test_a_run_that_begins_drops_nothing_that_another_one_is_writing(
+    tmp_path: Path, looked_at: list[str]
+) -> None:
+    line = json.dumps({"source": "theirs", "regions": [{"source": "theirs", "task": "t"}]}) + "\n"
+    begun = threading.Event()
+
+    def begin() -> None:
+        begun.set()
+        with finder(tmp_path) as found:
+            list(found.find(programs("mine")))
+
+    mine = threading.Thread(target=begin, daemon=True)
+    with (tmp_path / REGIONS).open("ab", buffering=0) as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        theirs.write(line[:20].encode())
+        mine.start()
+        assert begun.wait(30)
+        mine.join(0.5)
+        theirs.write(line[20:].encode())
+        fcntl.flock(theirs, fcntl.LOCK_UN)
+    mine.join(30)
+    lines = [json.loads(one) for one in (tmp_path / REGIONS).read_text().splitlines()]
+    assert [one["source"] for one in lines] == ["theirs", "mine"] and looked_at == ["mine"]
+
+
+def test_a_line_that_a_kill_cut_off_is_removed(tmp_path: Path) -> None:
+    with finder(tmp_path) as found:
+        list(found.find(programs("a")))
+    whole = (tmp_path / REGIONS).read_bytes()
+    (tmp_path / REGIONS).write_bytes(whole + whole[:20])
+    with finder(tmp_path):
+        assert (tmp_path / REGIONS).read_bytes() == whole
+
+
+def test_what_looks_at_programs_ends_all_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side_by_side = threading.Barrier(3)
+    monkeypatch.setattr(Looks, "stop", lambda self: side_by_side.wait(30))
+    with finder(tmp_path, jobs=3):
+        pass
+    assert not side_by_side.broken

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, BinaryIO
 
 from sandbox.failures import passing_words
 from trainer.synthesis.dataset import journal
@@ -42,28 +42,40 @@ class RegionFinder:
         self.jobs, self.failed = jobs, 0
         """failed: programs that could not be looked at in this run."""
         self._free: SimpleQueue[Prober] = SimpleQueue()
-        self._stack = ExitStack()
+        self._probers: list[Prober] = []
         self._known: dict[str, dict[str, Any]] = {}
         self._lock = lock
 
     def __enter__(self) -> RegionFinder:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():
-            whole = self.path.read_bytes()
+        with self._alone() as file:
+            whole = file.read()
             kept = whole[: whole.rfind(b"\n") + 1]
             if kept != whole:  # a kill cut the last line off
-                self.path.write_bytes(kept)
-            # Without lines that a full disk spoilt.
-            readable = (one for one in journal.lines(kept) if {"source", "regions"} <= set(one))
-            self._known = {line["source"]: line for line in readable}
-        for _ in range(self.jobs):
-            prober = Prober(self._lock)
-            self._stack.callback(prober.stop)
+                file.truncate(len(kept))
+        # Without lines that a full disk spoilt.
+        readable = (one for one in journal.lines(kept) if {"source", "regions"} <= set(one))
+        self._known = {line["source"]: line for line in readable}
+        self._probers = [Prober(self._lock) for _ in range(self.jobs)]
+        for prober in self._probers:
             self._free.put(prober)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        """Ends what looks at programs, all at once: each may take seconds."""
+        with ThreadPoolExecutor(max_workers=self.jobs) as threads:
+            list(threads.map(lambda prober: prober.stop(), self._probers))
+
+    @contextmanager
+    def _alone(self) -> Iterator[BinaryIO]:
+        """The file, to be read and added to while no other run of this folder does."""
+        with self.path.open("a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                file.seek(0)
+                yield file
+            finally:  # closing alone would not do: a child forked meanwhile may have it
+                fcntl.flock(file, fcntl.LOCK_UN)
 
     def find(self, found: Sequence[Source | Region]) -> Iterator[list[Region]]:
         """The regions of each, as soon as they are known, some being looked at ahead."""
@@ -129,13 +141,10 @@ class RegionFinder:
         )
 
     def _keep(self, line: dict[str, Any]) -> None:
-        """Append one line. Several threads may: a write of one line is one call."""
+        """Append one line. Several threads may, and other processes: a write of one line is one call."""
         text = (json.dumps(line, sort_keys=True) + "\n").encode()
-        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(file, text)
-        finally:
-            os.close(file)
+        with self._alone() as file:
+            file.write(text)
 
 
 def _may_pass(facts: dict[str, Any]) -> bool:
