@@ -54,7 +54,7 @@ class Built:
 
 
 class TableBench:
-    """A bench that answers for one table. spent_s: what its answers took when they were measured."""
+    """A bench that answers for one table. spent_s: what its answers would take of a judge, by what measuring took."""
 
     def __init__(self, table: Table, seed: int = 0) -> None:
         self.table, self.replay, self.spent_s = table, Replay(table, seed), 0.0
@@ -97,7 +97,7 @@ class TableBench:
         seconds = speed.seconds["candidate"]
         table = self.table
         achieved = roofline.achieved(task, table.operations, seconds, table.rates)
-        self.spent_s += row.time_s
+        self.spent_s += row.profile_s
         if speed.speedup.median < worth:
             return Unchecked(speed, achieved)
         self.spent_s += row.check_s
