@@ -10,6 +10,8 @@ from trainer.arena.play import answers, geomean
 from trainer.world.rows import ON_DEVICE, Table
 from trainer.world.worth import worth_of_best
 
+BY_SCHEDULE = ("check", "time")
+"""Steps that take longer the more schedules there are; baselines and timing leaders again do not."""
 LEAST = 3
 """Candidates that work in both, from which on their order is compared."""
 
@@ -102,9 +104,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def measured(tables: Sequence[Table]) -> dict[str, Any]:
-    """What measuring took: tables and schedules, and seconds of each step for a table, median and 90th percentile.
+    """What measuring took: tables, the programs they are of (`tasks`) and schedules, and seconds of each step for a
+    table, median and 90th percentile.
 
-    device_s: of checks, baselines and timing together, which are what needs the device.
+    device: of checks, baselines and timing together, which are what needs the device; device_per_64: with the steps
+    that every schedule takes part in as 64 of them would take.
     """
     steps: dict[str, list[float]] = {}
     for table in tables:
@@ -112,10 +116,13 @@ def measured(tables: Sequence[Table]) -> dict[str, Any]:
             steps.setdefault(name, []).append(seconds)
         on_device = sum(table.steps[n] for n in ON_DEVICE)
         steps.setdefault("device", []).append(on_device)
-        per_64 = 64 * on_device / max(1, len(table.rows))
+        by_schedule = sum(table.steps[n] for n in BY_SCHEDULE)
+        more = 64 / max(1, len(table.rows)) - 1
+        per_64 = on_device + more * by_schedule
         steps.setdefault("device_per_64", []).append(per_64)
     return {
         "tables": len(tables),
+        "tasks": len({table.source for table in tables}),
         "complete": sum(table.complete for table in tables),
         "schedules": sum(len(table.rows) for table in tables),
         "statuses": _counts([row.status for table in tables for row in table.rows]),
