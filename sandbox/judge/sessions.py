@@ -137,6 +137,12 @@ class Sessions:
             self._preparing.join()
             self._preparing = None
 
+    def is_settled(self, patience_s: float) -> bool:
+        """Whether the baseline worker does nothing in the background, once that was waited for so long at most."""
+        if self._preparing is not None:
+            self._preparing.join(patience_s)
+        return self._preparing is None or not self._preparing.is_alive()
+
     @property
     def is_readying(self) -> bool:
         """Whether something is compiled in the candidate worker in the background."""

@@ -32,6 +32,8 @@ FIRST = 2
 """Rounds after which candidates that are hopeless are left as they are."""
 TURN_S = 1.0
 """Of a turn on the device in which candidates are checked: who wants to time something waits for its end."""
+LOOK_S = 0.25
+"""How often it is asked, while Inductor compiles, whether anybody still waits."""
 PER_BASELINE = 16
 """Candidates of a round for each run of the baseline in it; the round's figure is the median of those runs."""
 
@@ -109,7 +111,8 @@ class Survey:
         frugal = self.session.frugal
         if not frugal:  # Inductor compiles meanwhile; a large task's memory is with one at a time
             self._check_all()
-        self.sessions.settle()
+        while not self.sessions.is_settled(LOOK_S):
+            self.session.timeouts.go_on()
         self._lap("inductor")
         baselines = self.measurements.baselines(self.race)
         if not isinstance(baselines, Baselines):
@@ -153,6 +156,7 @@ class Survey:
 
     def _time_all(self) -> str | Failure:
         """The rival's name, once all samples are taken."""
+        self.session.timeouts.go_on()  # others may have had the device for long
         pair = self.race.pair()
         if not isinstance(pair, list):
             return pair

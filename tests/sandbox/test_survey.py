@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from judge_kit import candidate, silu_bias, silu_candidate, sized
 
@@ -9,6 +11,7 @@ from sandbox.failures import Refused
 from sandbox.judge import Judge
 from sandbox.judge.survey import Found, Surveyed, SurveyEffort, share_set_up
 from sandbox.plan.candidate import Candidate
+from sandbox.timing.turns import TurnsOver
 from sandbox.verdict import Correct
 
 SHORT = SurveyEffort(rounds=2, close=((1.5, 3),), leading=1e9, leaders=2, again=4, seed=0)
@@ -89,3 +92,22 @@ def test_host_code_of_a_policy_is_not_measured_beside_others(judge: Judge) -> No
     found = judge.survey(task, [theirs, made], SHORT)
     assert isinstance(found, Surveyed)
     assert isinstance(found.found[0].outcome, Refused) and found.found[1].timed
+
+
+def test_a_survey_that_nobody_waits_for_is_left_while_inductor_compiles(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over: list[bool] = []
+
+    def compiles(patience_s: float) -> bool:
+        over.append(True)
+        return len(over) > 3
+
+    timeouts = replace(judge.settings.timeouts, is_over=lambda: bool(over))
+    monkeypatch.setattr(judge.sessions, "settings", replace(judge.settings, timeouts=timeouts))
+    monkeypatch.setattr(judge.sessions, "is_settled", compiles)
+    task = silu_bias(16, 48)
+    with pytest.raises(TurnsOver):
+        judge.survey(task, [silu_candidate(task)], SHORT)
+    assert over == [True]
+    judge.rest()
