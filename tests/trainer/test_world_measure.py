@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from world_kit import row_norm
 
 from cuda_agent_backend.agent.environment import open_environment
 from cuda_agent_backend.agent.protocol import Message, ToolCall, Turn
@@ -17,11 +18,11 @@ from sandbox.failures import CompileFailed
 from sandbox.judge import Judge
 from sandbox.judge.settings import JudgeSettings
 from sandbox.judge.survey import Found, Surveyed, SurveyEffort
-from sandbox.task.specs import TensorSpec
-from sandbox.task.task import InputRef, Node, NodeRef, Task
+from sandbox.task.task import Task
 from sandbox.verdict import Baselines
 from trainer.synthesis.compose.rules import RuleComposer
 from trainer.synthesis.compose.task import Composed, Wishes
+from trainer.world.ahead import Deadline
 from trainer.world.files import part, read
 from trainer.world.measure import Here, MeasureSettings, Progress, Run
 from trainer.world.replay_tools import replay_environment
@@ -29,23 +30,6 @@ from trainer.world.rows import Table, table_id
 from trainer.world.sources import Region, Source
 
 PER_TASK = 3
-
-
-def row_norm(rows: int, columns: int, target: str = "cpu") -> Task:
-    """x / sqrt(sum of squares by row): float32 [rows, columns]."""
-    whole = TensorSpec("float32", (rows, columns), (columns, 1))
-    return Task(
-        target,
-        (whole,),
-        (
-            Node("aten.mul.Tensor", {"self": InputRef(0), "other": InputRef(0)}),
-            Node("aten.sum.dim_IntList", {"self": NodeRef(0), "dim": (1,), "keepdim": True}),
-            Node("aten.sqrt.default", {"self": NodeRef(1)}),
-            Node("aten.div.Tensor", {"self": InputRef(0), "other": NodeRef(2)}),
-        ),
-        (NodeRef(3),),
-        (whole,),
-    )
 
 
 TASK = row_norm(64, 320)
@@ -217,7 +201,7 @@ def test_a_table_of_a_gpu_tells_registers_and_occupancy(tmp_path: Path, native_d
 
 def test_when_the_time_is_up_no_further_table_is_begun(judge: Judge, tmp_path: Path) -> None:
     effort = SurveyEffort(rounds=2, close=(), leaders=0, again=0)
-    settings = MeasureSettings(tmp_path, "cpu", "x86", 2, 2, limit_s=0.0, effort=effort)
+    settings = MeasureSettings(tmp_path, "cpu", "x86", 2, 2, effort=effort, deadline=Deadline(0.0))
     regions = [Region(f"{n}", row_norm(n, 96).to_json()) for n in (16, 32)]
     progress = Run(settings, judge, Here.of("cpu")).measure(regions)
     assert progress.tables == 1 and [t.source for t in read([tmp_path])] == ["16"]
@@ -227,7 +211,7 @@ def test_when_the_time_is_up_no_region_is_passed_over_for_a_further_one(
     judge: Judge, tmp_path: Path
 ) -> None:
     effort = SurveyEffort(rounds=2, close=(), leaders=0, again=0)
-    settings = MeasureSettings(tmp_path, "cpu", "x86", 2, 2, limit_s=0.0, effort=effort)
+    settings = MeasureSettings(tmp_path, "cpu", "x86", 2, 2, effort=effort, deadline=Deadline(0.0))
     regions = [Region(f"bad {n}", "{}") for n in range(3)] + [Region("16", TASK.to_json())]
     progress = Run(settings, judge, Here.of("cpu")).measure(regions)
     assert progress.tables == 0 and progress.skipped == {"not a task": 1}

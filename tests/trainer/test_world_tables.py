@@ -150,6 +150,9 @@ def test_programs_with_a_large_input_come_last(tmp_path: Path) -> None:
     assert order() == ["half", "small", "large"]
     assert order(1 << 20) == ["small", "large", "half"]
     assert order(1 << 40) == ["large", "half", "small"]
+    found = sources([tmp_path / "set.parquet"])
+    assert not isinstance(found, NoTasks)
+    assert [one.large for one in found if isinstance(one, Source)] == [False, False, True]
 
 
 SPEC = TensorSpec("float32", (8, 8), (8, 1))

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from cuda_agent_backend.codegen.ir.schedule import Schedule
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import InputRef, Node, NodeRef, Task
 from trainer.world.files import read
 from trainer.world.rows import Row, Table
 
@@ -41,3 +43,20 @@ def made(
     texts = tuple(schedule.to_json() for schedule in schedules[:PROPOSED])
     count = {"space": len(rows), "legal": len(rows)}
     return replace(base, proposals=texts, rows=tuple(rows), refused=(), **count, **changes)
+
+
+def row_norm(rows: int, columns: int, target: str = "cpu") -> Task:
+    """x / sqrt(sum of squares by row): float32 [rows, columns]."""
+    whole = TensorSpec("float32", (rows, columns), (columns, 1))
+    return Task(
+        target,
+        (whole,),
+        (
+            Node("aten.mul.Tensor", {"self": InputRef(0), "other": InputRef(0)}),
+            Node("aten.sum.dim_IntList", {"self": NodeRef(0), "dim": (1,), "keepdim": True}),
+            Node("aten.sqrt.default", {"self": NodeRef(1)}),
+            Node("aten.div.Tensor", {"self": InputRef(0), "other": NodeRef(2)}),
+        ),
+        (NodeRef(3),),
+        (whole,),
+    )

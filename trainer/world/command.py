@@ -13,9 +13,6 @@ from trainer.arguments import part
 from trainer.errors import CommandError
 from trainer.world.rows import Table
 
-NEVER = 1 << 62
-"""Bytes of inputs and outputs from which the judge is sparing of memory: more than there are."""
-
 
 def add_arguments(commands: Any, whole: Any) -> None:
     """The commands' arguments. whole: a number of 1 or above."""
@@ -50,7 +47,7 @@ def add_arguments(commands: Any, whole: Any) -> None:
         nargs="+",
         default=[],
         metavar="TABLES",
-        help="tables that are there already and not measured again",
+        help="tables that are there already and not measured again; skipped.jsonl of other runs",
     )
     pack = commands.add_parser("pack", help="put tables into one file")
     pack.add_argument("tables", type=Path, nargs="+", metavar="TABLES")
@@ -76,8 +73,8 @@ def measure(args: argparse.Namespace) -> int:
         raise CommandError("--per-task is a number of schedules, or 0 for all")
     if args.whole < 0:
         raise CommandError("--whole is a number of regions, or 0 for none")
-    wanted, known = part_of(found, *args.part), frozenset(t.id for t in _read(args.known))
-    with _run(args, known) as run:
+    wanted = part_of(found, *args.part)
+    with _run(args) as run:
         progress = run.measure(wanted, _tell)
     print(
         f"{progress.tables} new tables with {progress.rows} schedules in {args.out}; "
@@ -89,17 +86,20 @@ def measure(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _run(args: argparse.Namespace, known: frozenset[str]) -> Iterator[Any]:
+def _run(args: argparse.Namespace) -> Iterator[Any]:
     import torch
 
     from cuda_agent_backend.runtime.machine import arch_of
     from cuda_agent_backend.settings import Settings
     from sandbox import scratch
     from sandbox.judge import Judge
-    from sandbox.judge.settings import JudgeSettings
     from trainer.synthesis.probe.client import lock_of
-    from trainer.world.measure import EFFORTS, Here, MeasureSettings, Run, jobs_here
+    from trainer.world.ahead import Deadline
+    from trainer.world.judging import EFFORTS, judge_settings
+    from trainer.world.measure import Here, MeasureSettings, Run, jobs_here
 
+    deadline = Deadline(args.time_limit)  # starting the judge counts
+    tables, hopeless = _known(args.known)
     if args.device == "cuda" and not torch.cuda.is_available():
         raise CommandError("torch sees no CUDA device")
     settings, arch = Settings.from_environment(), arch_of(args.device)
@@ -107,15 +107,7 @@ def _run(args: argparse.Namespace, known: frozenset[str]) -> Iterator[Any]:
     with (
         scratch.folder("measure") as folder,
         Judge(
-            JudgeSettings(
-                args.device,
-                scratch_dir=folder,
-                native_dir=settings.native_dir,
-                device_lock=lock,
-                arch=arch,
-                # Tensors are too small for that: it would draw and compare anew for each candidate.
-                frugal_from=NEVER,
-            )
+            judge_settings(args.device, folder, settings.native_dir, arch, lock, deadline)
         ) as judge,
     ):
         wanted = MeasureSettings(
@@ -124,13 +116,27 @@ def _run(args: argparse.Namespace, known: frozenset[str]) -> Iterator[Any]:
             arch,
             args.per_task,
             args.jobs or jobs_here(args.device),
-            args.time_limit,
-            known,
+            known=frozenset(table.id for table in tables),
+            begun=frozenset(table.source for table in tables),
+            hopeless=hopeless,
             whole=args.whole,
             lock=lock,
             effort=EFFORTS[args.device],
+            deadline=deadline,
         )
         yield Run(wanted, judge, Here.of(args.device))
+
+
+def _known(paths: Sequence[Path]) -> tuple[list[Table], frozenset[str]]:
+    """Tables, and ids of regions of which there will be none, of files (.jsonl) where runs note these."""
+    from trainer.world import skipped
+
+    notes = [path for path in paths if path.suffix == ".jsonl"]
+    for path in notes:
+        if not path.exists():
+            raise CommandError(f"there is no {path}")
+    tables = _read([path for path in paths if path not in notes])
+    return tables, frozenset(id for path in notes for id in skipped.known(path))
 
 
 def _read(paths: Sequence[Path]) -> list[Table]:

@@ -78,18 +78,21 @@ class RegionFinder:
                 fcntl.flock(file, fcntl.LOCK_UN)
 
     def find(self, found: Sequence[Source | Region]) -> Iterator[list[Region]]:
-        """The regions of each, as soon as they are known, some being looked at ahead."""
+        """The regions of each, as soon as they are known, in their order where they are at once, some being looked at
+        ahead."""
         threads = ThreadPoolExecutor(max_workers=self.jobs)
         following = iter(found)
-        waiting: set[Future[list[Region]]] = set()
+        waiting: list[Future[list[Region]]] = []
         try:
             while True:
                 room = self.jobs + AHEAD - len(waiting)
-                waiting |= {threads.submit(self._or_none, o) for o in islice(following, room)}
+                waiting += [threads.submit(self._or_none, o) for o in islice(following, room)]
                 if not waiting:
                     return
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in done)
+                done = wait(waiting, return_when=FIRST_COMPLETED).done
+                ready = [future.result() for future in waiting if future in done]
+                waiting = [future for future in waiting if future not in done]
+                yield from ready
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ REGIONS = "regions.jsonl"
 @dataclass(frozen=True)
 class Source:
     """A program whose regions are wanted. code: its text; families, split: of a training set, where it has them. claim:
-    the device, seed number and rung that the composer is said to have made it from, where a set says so."""
+    the device, seed number and rung that the composer is said to have made it from, where a set says so. large: whether
+    it has an input of which a region would be too large."""
 
     name: str
     code: str
@@ -30,6 +32,7 @@ class Source:
     families: tuple[str, ...] = ()
     split: str = ""
     claim: tuple[str, int, int] | None = None
+    large: bool = False
 
     @property
     def is_ours(self) -> bool:
@@ -75,7 +78,8 @@ def sources(paths: Sequence[Path], most_bytes: int = MOST_BYTES) -> list[Source 
     """All programs and regions of the paths, in their order: folders and .py files of tasks, .parquet files of training
     sets, .jsonl files of regions, .json files of one task in canonical form.
 
-    most_bytes: programs of a set with a larger input come last, since few of their regions have smaller tensors only.
+    most_bytes: programs of a set with a larger input are large, and come last, since few of their regions have smaller
+    tensors only.
     """
     found: list[Source | Region] = []
     for path in paths:
@@ -109,10 +113,40 @@ def part_of(found: Sequence[Any], number: int, of: int) -> list[Any]:
     return list(found[number - 1 :: of])
 
 
+def in_order(
+    found: Sequence[Source | Region], begun: Collection[str] = ()
+) -> list[list[Source | Region]]:
+    """Those to be measured first, and large ones. begun: names of programs with a table; they come after the others."""
+    groups: list[list[Source | Region]] = [[], []]
+    for one in sorted(found, key=lambda one: _program(one) in begun):
+        groups[isinstance(one, Source) and one.large].append(one)
+    return groups
+
+
+def _program(one: Source | Region) -> str:
+    return one.name if isinstance(one, Source) else one.source
+
+
+def in_passes(programs: Iterable[Sequence[Region]]) -> Iterator[Region]:
+    """The first region of each program as soon as that is looked at, then the second of each, and so on: a run that is
+    cut knows something of as many programs as it could. Regions that come one by one are told apart by their source."""
+    later: dict[str, deque[Region]] = {}
+    for regions in programs:
+        for region in regions:
+            if region.source in later:
+                later[region.source].append(region)
+            else:
+                later[region.source] = deque()
+                yield region
+    while later := {source: left for source, left in later.items() if left}:
+        for left in later.values():
+            yield left.popleft()
+
+
 def _of_set(path: Path, most_bytes: int) -> list[Source]:
     from trainer.synthesis.dataset.parquet import read
 
-    rows = sorted(enumerate(read(path)), key=lambda pair: _largest(pair[1]) > most_bytes)
+    rows = [(number, row, _largest(row) > most_bytes) for number, row in enumerate(read(path))]
     return [
         Source(
             str(row.get("id") or f"{path.stem}-{number}"),
@@ -121,8 +155,9 @@ def _of_set(path: Path, most_bytes: int) -> list[Source]:
             tuple(row.get("families") or ()),
             row.get("split") or "",
             _claim(row),
+            large,
         )
-        for number, row in rows
+        for number, row, large in sorted(rows, key=lambda row: row[2])
     ]
 
 
