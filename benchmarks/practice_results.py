@@ -1,11 +1,11 @@
 """The result file of the practice set, from the folders of one or several runs of `cuda-agent bench` on parts of it.
 
     python -m benchmarks.practice_results --name h200-practice FOLDER...
-    python -m benchmarks.practice_results --set practice_large --name h100-large FOLDER...
+    python -m benchmarks.practice_results --set practice_large --name h100-large FILE...
 
-A folder needs `tasks/` and `work/machine.json` only, and `work/runs.json` for how long it took. Results of other
-sources than this checkout's are refused, by the identity that each one carries: so the commit written is the one that
-was measured.
+A folder needs `tasks/` and `work/machine.json` only, and `work/runs.json` for how long it took. Its `bench.json`, in
+the folder or anywhere else, says all of that by itself. Results of other sources than this checkout's are refused, by
+the identity that each one carries: so the commit written is the one that was measured.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -59,20 +60,57 @@ class Foreign(ValueError):
     """A result of other sources, of another task text, or made in another way than the rest."""
 
 
+@dataclass(frozen=True)
+class Run:
+    """What a run left. machine: its "facts" and "ceilings". runs: see `run_times.of`. results: by where they lie."""
+
+    machine: Facts
+    runs: list[Facts]
+    results: Mapping[str, Facts]
+
+
+def run_in(place: Path) -> Run:
+    """A run, from its folder or its `bench.json`, which is all that is needed of one that ran elsewhere.
+
+    In a folder each task's own file counts, as `bench.json` may be older. Raises `Foreign` where there is neither.
+    """
+    known = place / "work" / "machine.json"
+    if known.is_file():
+        paths = sorted((place / "tasks").rglob("*.json"))
+        return Run(_machine(_read(known)), run_times.of(place), {str(p): _read(p) for p in paths})
+    file = place / "bench.json" if place.is_dir() else place
+    try:
+        whole = _read(file)
+        machine = _machine({"facts": whole["machine"], "ceilings": whole["ceilings"]})
+        results = {f"{file}: {name}": facts for name, facts in whole["tasks"].items()}
+        return Run(machine, whole["runs"], results)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise Foreign(f"{place}: no folder of a run, and no bench.json: {reason}") from error
+
+
+def _machine(found: Facts) -> Facts:
+    return {name: found[name] for name in ("facts", "ceilings")}
+
+
+def _read(file: Path) -> Facts:
+    found: Facts = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
 def results_in(
-    folder: Path, tasks: Mapping[str, TaskFile], sources: str, cache_dir: str = ""
+    place: Path, tasks: Mapping[str, TaskFile], sources: str, cache_dir: str = ""
 ) -> list[Facts]:
-    """All results in a run's folder. cache_dir: of the run, where it was given one. Raises `Foreign`."""
-    machine = json.loads((folder / "work" / "machine.json").read_text(encoding="utf-8"))["facts"]
+    """All results of a run. place: see `run_in`. cache_dir: of the run, where it was given one. Raises `Foreign`."""
+    run = run_in(place)
     found = []
-    for path in sorted((folder / "tasks").rglob("*.json")):
-        facts = json.loads(path.read_text(encoding="utf-8"))
+    for where, facts in run.results.items():
         task = tasks.get(Path(facts["file"]).stem)
         if task is None:
-            raise Foreign(f"{path}: there is no task {facts['file']}")
-        identity = Identity(sources, Wishes(**facts["wishes"]), machine, cache_dir)
+            raise Foreign(f"{where}: there is no task {facts['file']}")
+        identity = Identity(sources, Wishes(**facts["wishes"]), run.machine["facts"], cache_dir)
         if facts["identity"] != identity.of(task):
-            raise Foreign(f"{path}: not measured with these sources, or not as {task.path} is now")
+            raise Foreign(f"{where}: not measured with these sources, or not as {task.path} is now")
         found.append({**facts, "name": task.name, "group": task.group})
     return found
 
@@ -89,23 +127,24 @@ def one_way(results: Sequence[Facts]) -> Facts:
 def whole(
     results: Sequence[Facts],
     tasks: Sequence[TaskFile],
-    folders: Sequence[Path],
+    places: Sequence[Path],
     *,
     large: bool = False,
 ) -> dict[str, Any]:
-    """The content of the file. large: of the large set, which has other rows."""
+    """The content of the file. places: of the runs, see `run_in`. large: of the large set, which has other rows."""
     figures = [task_figures(facts) for facts in results]
     done = {facts["name"] for facts in results}
     if len(done) < len(results):
         names = Counter(facts["name"] for facts in results)
         raise Foreign(f"more than one result: {[name for name, n in names.items() if n > 1]}")
-    runs = [run_times.of(folder) for folder in folders]
+    brought_home = [run_in(place) for place in places]
+    runs = [run.runs for run in brought_home]
     if large:
         rows = practice_large_figures.table(results, figures, runs)
     else:
         rows = table(figures, [task.group for task in tasks])
     return {
-        "machine": machines(folders),
+        "machine": [run.machine for run in brought_home],
         "runs": runs,
         "commit": commit(),
         "sources": source_digest(),
@@ -122,14 +161,6 @@ def whole(
             "brought": brought(results, figures),
         },
     }
-
-
-def machines(folders: Sequence[Path]) -> list[Facts]:
-    """The facts and ceilings of each run's machine."""
-    texts = ((f / "work" / "machine.json").read_text(encoding="utf-8") for f in folders)
-    return [
-        {name: found[name] for name in ("facts", "ceilings")} for found in map(json.loads, texts)
-    ]
 
 
 def brief(facts: Facts) -> Facts:
@@ -224,7 +255,9 @@ def holds_product(name: str) -> bool:
 def main() -> int:
     """Exit status 1 where a result does not belong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "places", nargs="+", type=Path, metavar="FOLDER", help="of a run, or its bench.json"
+    )
     parser.add_argument("--name", default="h200-practice")
     parser.add_argument("--set", choices=SETS, default=SETS[0], help="the set that was run")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the file is written")
@@ -237,18 +270,18 @@ def main() -> int:
     )
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw plots, as SVG, there")
     args = parser.parse_args()
-    if len(args.cache_dirs) not in (0, len(args.folders)):
-        parser.error(f"{len(args.cache_dirs)} cache folders for {len(args.folders)} runs")
+    if len(args.cache_dirs) not in (0, len(args.places)):
+        parser.error(f"{len(args.cache_dirs)} cache folders for {len(args.places)} runs")
     found = discover([(PRACTICE.parent / args.set).relative_to(ROOT)])
     tasks = {task.path.stem: task for task in getattr(found, "tasks", ())}
     try:
         lists = [
-            results_in(folder, tasks, source_digest(), cache_dir)
-            for folder, cache_dir in zip_longest(args.folders, args.cache_dirs, fillvalue="")
+            results_in(place, tasks, source_digest(), cache_dir)
+            for place, cache_dir in zip_longest(args.places, args.cache_dirs, fillvalue="")
         ]
         every = [facts for one in lists for facts in one]
         large = args.set == SETS[1]
-        content = whole(every, list(tasks.values()), args.folders, large=large)
+        content = whole(every, list(tasks.values()), args.places, large=large)
     except Foreign as error:
         print(error, file=sys.stderr)
         return 1

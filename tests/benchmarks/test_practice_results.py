@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import pytest
 from benchmarks import practice_large_figures
 from benchmarks import practice_results as subject
 from cuda_agent_backend.bench.discovery import TaskFile
+from cuda_agent_backend.bench.report import Book
 from cuda_agent_backend.bench.request import Wishes
 from cuda_agent_backend.bench.results import Identity
+from cuda_agent_backend.bench.run_times import RunClock
+from cuda_agent_backend.bench.runner import Bench, Machine
 from sandbox.failures import NoMemory
 from sandbox.memory.footprint import CONTEXT_BYTES, PHASES
 from sandbox.memory.notes import merged, noted
@@ -102,6 +106,56 @@ def test_a_task_has_one_result_and_is_one_of_the_set(tmp_path: Path) -> None:
         subject.whole([*results, results[-1]], list(TASKS.values()), [folder])
     with pytest.raises(subject.Foreign, match="there is no task"):
         subject.results_in(folder, {}, "sources")
+
+
+def book_of(folder: Path) -> Path:
+    """The run's own `bench.json`, as its command writes it."""
+    bench = Bench(folder, Wishes("cuda"), 2, 60.0, folder / "native", folder / "lock")
+    machine = Machine(MACHINE, {"bytes_per_s": 1e12}, folder / "lock")
+    book = Book(bench, machine, "sources", [], [*TASKS, "not_done"])
+    for facts in subject.results_in(folder, TASKS, "sources"):
+        book.add(facts)
+    book.write()
+    return book.path
+
+
+def test_one_file_brings_a_run_home(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run")
+    RunClock(folder).task_done("softmax_tiny_rows", jobs=2)
+    expected = subject.results_in(folder, TASKS, "sources")
+    brought = tmp_path / "elsewhere.json"
+    shutil.copy(book_of(folder), brought)
+    shutil.rmtree(folder / "tasks")
+    shutil.rmtree(folder / "work")
+    for place in (brought, folder):
+        found = subject.results_in(place, TASKS, "sources")
+        assert by_name(found) == by_name(expected) and len(found) == 3
+        content = subject.whole(found, list(TASKS.values()), [place], large=True)
+        assert content["machine"] == [{"facts": MACHINE, "ceilings": {"bytes_per_s": 1e12}}]
+        assert content["runs"][0][0]["jobs"] == 2 and content["missing"] == []
+        with pytest.raises(subject.Foreign, match="these sources"):
+            subject.results_in(place, TASKS, "other sources")
+
+
+def by_name(results: list[dict[str, Any]]) -> dict[str, Any]:
+    return {facts["name"]: subject.brief(facts) for facts in results}
+
+
+def test_in_a_folder_a_tasks_own_file_counts_as_bench_json_may_be_older(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run")
+    old = json.loads(book_of(folder).read_text())
+    old["tasks"].popitem()
+    (folder / "bench.json").write_text(json.dumps(old))
+    assert len(subject.results_in(folder, TASKS, "sources")) == 3
+
+
+@pytest.mark.parametrize("text", [None, "half of it {", "[]", '{"tasks": {}}'])
+def test_what_is_no_run_is_refused(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "bench.json").write_text(text)
+    for place in (tmp_path, tmp_path / "bench.json"):
+        with pytest.raises(subject.Foreign, match=r"no bench\.json"):
+            subject.run_in(place)
 
 
 def test_tasks_without_a_result_are_named(tmp_path: Path) -> None:
