@@ -88,10 +88,8 @@ class Service:
                 if self.current.is_over():
                     raise TurnsOver
                 answer = self._carry_out(request)
-        except TurnsOver:
-            answer = {"event": "failed", "reason": "left before it was done"}
-        except Exception as error:
-            answer = {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
+        except (TurnsOver, Exception) as error:
+            answer = _failed(error)
         self.emit({"id": number, **answer, "waited_s": self.unpaid_s - before_s})
         self._rest()
 
@@ -130,8 +128,12 @@ class Service:
         if any(task.target == "cuda" for task in searches.tasks):
             self.measurer.start_ahead()  # on cpu it would disturb what is timed
         self.judges.take_notes()  # of whatever came before
-        became = searches.run()
-        return {"event": "result", "tasks": became, "memory": self.judges.take_notes()}
+        try:
+            answer: dict[str, Any] = {"event": "result", "tasks": searches.run()}
+        except (TurnsOver, Exception) as error:
+            answer = _failed(error)
+        # What was held until then is known, also where a search is left within a judgement.
+        return {**answer, "memory": self.judges.take_notes()}
 
     def _one_from_queue(self) -> None:
         """Take one task from the background queue; without any, stop looking until asked again."""
@@ -181,6 +183,13 @@ class Service:
         if there:
             named = [key.to_fields() for key in there]
             self.measurer.measure({**request, "id": 0, "kernels": named}, setup)
+
+
+def _failed(error: BaseException) -> dict[str, Any]:
+    """The answer where a request was left, or where something went wrong."""
+    left = isinstance(error, TurnsOver)
+    reason = "left before it was done" if left else f"{type(error).__name__}: {error}"
+    return {"event": "failed", "reason": reason}
 
 
 def main(search: Search = search_task) -> int:

@@ -33,6 +33,7 @@ from cuda_agent_backend.search.setup import Setup
 from kernel_cache import CacheUnavailable, Miss, NegativeRecord, Record
 from kernel_cache.values import Fault
 from sandbox.task.task import Task
+from sandbox.timing.turns import TurnsOver
 from sandbox.workers import inductor_store
 
 
@@ -363,6 +364,40 @@ def test_after_each_request_the_judges_give_the_devices_memory_back(
     served._serve({"id": 3, "do": do, "setup": setup, "tasks": [], "budget_s": 1.0})
     assert rested.rests == 1 and told[-1]["id"] == 3
     assert told[-1]["event"] == ("result" if do == "search" else "failed")
+
+
+def test_a_search_that_is_cut_within_a_judgement_says_what_it_held(tmp_path: Path) -> None:
+    class Noting:
+        unpaid_s, notes = 0.0, [{"baselines": {"leases": 9.0}}]
+
+        def start(self, *_: Any) -> None:
+            """Its workers are of no use here."""
+
+        def is_over(self) -> bool:
+            return False
+
+        def take_notes(self) -> dict[str, Any]:
+            return self.notes.pop() if self.notes else {}
+
+        def rest(self) -> None:
+            """There is nothing to give back."""
+
+    judges = Noting()
+
+    def search(*_: Any) -> SearchOutcome:
+        assert judges.notes == [], "what came before is not this search's"
+        judges.notes.append({"race": {"leases": 1.0}})
+        raise TurnsOver("nobody waits for it any more")
+
+    told: list[Any] = []
+    served = service.Service(told.append, search)
+    served.judges = judges  # type: ignore[assignment]
+    setup = {"cache_dir": str(tmp_path / "kernels"), "native_dir": str(tmp_path)}
+    request = {"id": 3, "do": "search", "setup": {**setup, "flags": all_flags()}, "budget_s": 60.0}
+    served._serve({**request, "tasks": [task.to_json() for task in tasks_of((EXP,))]})
+    answer = told[-1]
+    assert (answer["event"], answer["reason"]) == ("failed", "left before it was done")
+    assert answer["memory"] == {"race": {"leases": 1.0}}
 
 
 def test_what_no_sketch_covers_needs_no_judge(tmp_path: Path) -> None:
