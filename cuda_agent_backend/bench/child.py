@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -101,9 +102,11 @@ def size(request: Request) -> Answer:
 
 def search(request: Request) -> Answer:
     """Search kernels for a task, as search mode does for a user's model."""
+    from cuda_agent_backend.search.client import search_process
     from cuda_agent_backend.tools.warm import warm
     from sandbox.timing.device_lock import DeviceLock
 
+    search_process().take_notes()  # of the task before
     getting_ready = threading.Thread(target=start_search, args=(request,), daemon=True)
     getting_ready.start()
     with limited(MODEL_LIMIT_S, request):
@@ -166,12 +169,40 @@ def _call(model: Any, inputs: tuple[Any, ...]) -> None:
 @contextmanager
 def limited(seconds: float, request: Request) -> Iterator[None]:
     """End this process, with an answer, where what is done within takes longer."""
+    reason = f"the task's own code was not done after {seconds:.0f} s"
+    with answered_after(seconds, request, lambda: {"timed_out": reason}):
+        yield
+
+
+@contextmanager
+def ended_in_time(request: Request, memory: PhaseMemory) -> Iterator[None]:
+    """End this process before its parent would kill it, with what is known of it by then."""
+
+    def known() -> Answer:
+        from cuda_agent_backend.search.client import search_process
+
+        held = {"memory": memory.facts(), "leases": search_process().notes}
+        return {"out_of_time": "not done at the limit of its phase", **held}
+
+    if not request.answer_by:
+        yield
+        return
+    with answered_after(max(request.answer_by - time.monotonic(), 0.0), request, known):
+        yield
+
+
+@contextmanager
+def answered_after(
+    seconds: float, request: Request, answer: Callable[[], Answer]
+) -> Iterator[None]:
+    """End this process with an answer after so many seconds, unless what is done within ended before."""
     from cuda_agent_backend.json_values import write_json
 
     def end() -> None:
-        reason = f"the task's own code was not done after {seconds:.0f} s"
-        write_json(Path(request.result), {"timed_out": reason})
-        os._exit(1)
+        try:
+            write_json(Path(request.result), answer())
+        finally:
+            os._exit(1)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
@@ -197,7 +228,7 @@ def main(phase: str, request: Request) -> None:
     from cuda_agent_backend.settings import Settings
 
     log.configure(Settings.from_environment().logs)
-    with PhaseMemory(request.wishes.target) as memory:
+    with PhaseMemory(request.wishes.target) as memory, ended_in_time(request, memory):
         try:
             answer = PHASES[phase](request)
         except Exception as error:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,24 +23,36 @@ from sandbox.workers.settings import steady_threads
 CHILD = "cuda_agent_backend.bench.child"
 TAIL_LINES, TAIL_BYTES = 30, 1 << 14
 TASKS_PER_CHILD = 32
+SPARE_S, SPARE_SHARE = 5.0, 0.1
+"""Before a phase is killed at its limit, the seconds, or the part of it if that is less, that it has to say what it
+knows."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A phase that gave no answer, or one that says why not. log: the end of what it printed. memory: see `memory`."""
+    """A phase that gave no answer, or one that says why not. log: the end of what it printed.
+
+    memory: see `memory`. leases: of a search, see `sandbox.memory.notes`. Both as far as they are known.
+    """
 
     phase: str
     reason: str
     log: str = ""
     status: str = "failed"
     memory: Mapping[str, Any] = field(default_factory=dict)
+    leases: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class TimedOut(Failed):
-    """A phase that was killed at its limit."""
+    """A phase that took too long: the task's own code did, unless it is `OutOfTime`."""
 
     status: str = "timed_out"
+
+
+@dataclass(frozen=True)
+class OutOfTime(TimedOut):
+    """A phase that was ended at its limit, which also counts waiting for others: what it had found by then is kept."""
 
 
 class Interrupted(Exception):
@@ -86,7 +99,9 @@ class Children:
     ) -> dict[str, Any] | Failed:
         """One phase; request, log and answer lie in the folder. Raises `Interrupted` once all were stopped."""
         folder.mkdir(parents=True, exist_ok=True)
-        request = replace(request, result=str((folder / f"{phase}.json").absolute()))
+        answer_by = time.monotonic() + limit_s - min(SPARE_S, SPARE_SHARE * limit_s)
+        result = str((folder / f"{phase}.json").absolute())
+        request = replace(request, result=result, answer_by=answer_by)
         Path(request.result).unlink(missing_ok=True)
         words, log = folder / f"{phase}.request.json", folder / f"{phase}.log"
         words.write_text(request.to_text(), encoding="utf-8")
@@ -104,7 +119,7 @@ class Children:
                 raise Interrupted
         found = answer(phase, process.code, Path(request.result), log)
         if ended is None:
-            found = TimedOut(phase, f"not done after {limit_s:.0f} s", tail(log))
+            found = OutOfTime(phase, f"not done after {limit_s:.0f} s", tail(log))
         self._take_back(phase, process, good=ended is False)
         return found
 
@@ -234,6 +249,9 @@ def answer(phase: str, code: int, result: Path, log: Path) -> dict[str, Any] | F
     except (OSError, ValueError):
         return Failed(phase, how_it_ended(code), tail(log))
     memory = found.get("memory", {})
+    if "out_of_time" in found:
+        reason, leases = str(found["out_of_time"]), found.get("leases", {})
+        return OutOfTime(phase, reason, tail(log), memory=memory, leases=leases)
     if "timed_out" in found:
         return TimedOut(phase, str(found["timed_out"]), tail(log), memory=memory)
     if "failed" in found:

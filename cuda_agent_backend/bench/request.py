@@ -46,6 +46,8 @@ class Request:
     for measuring (`sandbox.timing.machine.Ceilings`).
 
     device_lock: a file by which processes take turns; "" for the device's own, which the machine phase tells.
+    answer_by: when the child ends by itself with what it knows, by `time.monotonic`, which is one clock for all
+    processes; 0 for never.
     """
 
     file: str
@@ -55,6 +57,7 @@ class Request:
     device_lock: str
     wishes: Wishes
     ceilings: Mapping[str, Any] | None = None
+    answer_by: float = 0.0
 
     def to_text(self) -> str:
         """As JSON."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend.bench.discovery import TaskFile
-from cuda_agent_backend.bench.figures import MEASURED
+from cuda_agent_backend.bench.figures import MEASURED, TIMED_OUT
 from cuda_agent_backend.bench.provenance import commit
 from cuda_agent_backend.bench.request import Wishes
 from cuda_agent_backend.json_values import write_json
@@ -90,7 +90,13 @@ class Results:
 
 
 def wanted_again(known: Facts | None, again: str) -> bool:
-    """Whether a task is to be run. again: "" what is not done, "failed" also what was not measured, "all" all."""
+    """Whether a task is to be run. again: "" what is not done, "failed" also what was not measured, or not searched to
+    the end, "all" all."""
     if known is None or again == "all":
         return True
-    return again == "failed" and known["status"] != MEASURED
+    return again == "failed" and (known["status"] != MEASURED or search_was_cut(known))
+
+
+def search_was_cut(facts: Mapping[str, Any]) -> bool:
+    """Whether a task's search was ended at the limit, so that it was measured with what there was."""
+    return (facts.get("search") or {}).get("status") == TIMED_OUT

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend.bench.admission import Admission, needed_bytes
-from cuda_agent_backend.bench.children import Children, Failed
+from cuda_agent_backend.bench.children import Children, Failed, OutOfTime
 from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.figures import MEASURED
 from cuda_agent_backend.bench.request import Request, Wishes
@@ -186,12 +186,15 @@ class _Phases:
         """A task's search, then its measurement with the search below "search".
 
         None where it is too late to begin, once there is a place. A measurement comes before any search that has not
-        begun. On cpu compilers would disturb what is timed: none runs meanwhile.
+        begun. On cpu compilers would disturb what is timed: none runs meanwhile. A task whose search was ended at the
+        limit is measured with what that had found by then.
         """
         with self.admission.hold(needed) as place:
             if time.monotonic() > last_begin:
                 return None
             searched = self.children.run("search", request, folder, self.bench.limit_s)
+            if isinstance(searched, OutOfTime):
+                searched = {**asdict(searched), "seconds": self.bench.limit_s}
             if isinstance(searched, Failed):
                 return asdict(searched)
             place.again(alone=self.bench.wishes.target == "cpu")

@@ -60,6 +60,8 @@ class SearchProcess:
         self._outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._left: dict[int, threading.Timer] = {}
         """Requests that nobody waits for any more, until their answers come, and who looks whether they do."""
+        self.notes: Notes = {}
+        """What leases on the device's memory came to, by all answers since `take_notes`."""
 
     def ask(self, request: Mapping[str, Any], limit_s: float, show: Show) -> dict[str, Any]:
         """Send a request and wait for its answer: {"event": "result" | "failed", ...}.
@@ -100,6 +102,11 @@ class SearchProcess:
             if child is not None:
                 self._send({"id": next(self._numbers), **request})
             return child is not None
+
+    def take_notes(self) -> Notes:
+        """`notes`, which begin anew."""
+        taken, self.notes = self.notes, {}
+        return taken
 
     def stop(self) -> None:
         """End the process; the next request starts another."""
@@ -162,6 +169,7 @@ class SearchProcess:
                 show(message)
             else:
                 self._deaths = 0
+                self._keep_notes(message)
                 return message
 
     def _leave(self, child: Child, number: int) -> None:
@@ -190,6 +198,10 @@ class SearchProcess:
             watch = self._left.pop(message.get("id", 0), None)
             if watch is not None:
                 watch.cancel()
+            self._keep_notes(message)
+
+    def _keep_notes(self, answer: Mapping[str, Any]) -> None:
+        self.notes = merged([self.notes, answer.get("memory") or {}])
 
     def _nothing_left(self) -> None:
         """Look after no request any more: the process that had them is gone."""

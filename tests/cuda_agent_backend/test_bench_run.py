@@ -25,7 +25,14 @@ from cuda_agent_backend.bench import children as children_module
 from cuda_agent_backend.bench import run_times, runner
 from cuda_agent_backend.bench.built_task import BuiltTask, Place, build
 from cuda_agent_backend.bench.child import default_lock
-from cuda_agent_backend.bench.children import Children, Failed, Interrupted, TimedOut, how_it_ended
+from cuda_agent_backend.bench.children import (
+    Children,
+    Failed,
+    Interrupted,
+    OutOfTime,
+    TimedOut,
+    how_it_ended,
+)
 from cuda_agent_backend.bench.measurement import INDUCTOR, OURS, accuracy_of, compile_all, mismatch
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.bench.results import Identity, Results, wanted_again
@@ -179,9 +186,32 @@ time.sleep(600)
 """
     made = child(tmp_path, monkeypatch, text)
     found = made.run("search", request(tmp_path), tmp_path / "work", 10.0)
-    assert isinstance(found, TimedOut) and found.status == "timed_out"
+    assert isinstance(found, OutOfTime) and found.status == "timed_out"
     assert "not done after 10 s" in found.reason and found.log == "it hangs"
     assert gone([int(note.read_text())])
+
+
+def test_a_phase_answers_before_its_limit_with_what_it_knows_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+import sys, time
+from pathlib import Path
+from cuda_agent_backend.bench import child
+from cuda_agent_backend.search.client import search_process
+
+child.PhaseMemory.facts = lambda self: {"allocated": 7}
+search_process().notes = {"race": {"leases": 1}}
+child.PHASES["search"] = lambda request: print("searches", flush=True) or time.sleep(600)
+child.main(sys.argv[1], child.Request.from_text(Path(sys.argv[2]).read_text()))
+"""
+    monkeypatch.setattr(children_module, "SPARE_S", 298.0)
+    monkeypatch.setattr(children_module, "SPARE_SHARE", 1.0)
+    made = child(tmp_path, monkeypatch, text)
+    found = made.run("search", request(tmp_path), tmp_path / "work", 300.0)
+    assert isinstance(found, OutOfTime) and found.status == "timed_out"
+    assert (found.memory, found.leases) == ({"allocated": 7}, {"race": {"leases": 1}})
+    assert "limit" in found.reason and found.phase == "search"
 
 
 def test_a_task_whose_own_code_hangs_ends_before_the_limit(
@@ -198,6 +228,7 @@ child.main(sys.argv[1], child.Request.from_text(Path(sys.argv[2]).read_text()))
     asked = replace(request(tmp_path), file=str(task(tmp_path / "t" / "hangs.py", hangs).path))
     found = child(tmp_path, monkeypatch, text).run("search", asked, tmp_path / "work", 300.0)
     assert isinstance(found, TimedOut) and "after 1 s" in found.reason
+    assert not isinstance(found, OutOfTime), "it would hang while it is measured, too"
 
 
 def test_an_old_answer_is_not_taken_for_a_new_one(
@@ -350,6 +381,14 @@ def test_what_is_done_again(status: str | None, again: str, wanted: bool) -> Non
     assert wanted_again({"status": status} if status else None, again) is wanted
 
 
+@pytest.mark.parametrize(("again", "wanted"), [("", False), ("failed", True)])
+def test_a_task_whose_search_was_cut_counts_as_done_and_as_one_that_failed(
+    again: str, wanted: bool
+) -> None:
+    known = {"status": "measured", "search": {"status": "timed_out", "phase": "search"}}
+    assert wanted_again(known, again) is wanted
+
+
 def test_jobs_and_limits_grow_with_the_machine_and_the_budget() -> None:
     large = [{"cores": cores, "gpu_memory": 140 << 30} for cores in (1, 4, 16, 128)]
     assert [jobs_of("cuda", facts) for facts in large] == [1, 2, 10, 15]
@@ -387,6 +426,29 @@ def test_one_bad_task_harms_no_other_and_a_second_run_does_nothing(tmp_path: Pat
     assert run_played(bench_of(tmp_path), tasks, second) == found and not second.ran
     run_played(bench_of(tmp_path, again="failed"), tasks, second)
     assert second.ran == ["search bad"]
+
+
+@pytest.mark.parametrize("kind", [OutOfTime, TimedOut])
+def test_a_task_whose_search_is_ended_at_the_limit_is_measured_with_what_there_is(
+    kind: type[TimedOut], tmp_path: Path
+) -> None:
+    held = {"memory": {"allocated": 7}, "leases": {"race": {"leases": 1}}}
+
+    class Late(Played):
+        def run(self, phase: str, request: Request, folder: Path, limit_s: float) -> Any:
+            found = super().run(phase, request, folder, limit_s)
+            late = folder.name == "late" and phase == "search"
+            return kind(phase, "not done", "log", **held) if late else found
+
+    late = Late()
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in ("a", "late")]
+    found = run_played(bench_of(tmp_path, limit_s=9.0), tasks, late)[1]
+    if kind is TimedOut:  # the task's own code hangs
+        assert found["status"] == "timed_out" and "measure late" not in late.ran
+        return
+    assert found["status"] == "measured" and found["measure"] == {"samples": {}}
+    told = {"status": "timed_out", "reason": "not done", "log": "log", "phase": "search", **held}
+    assert found["search"] == {**told, "seconds": 9.0}
 
 
 def test_an_interruption_loses_nothing_that_is_done(tmp_path: Path) -> None:
