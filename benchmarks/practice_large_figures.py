@@ -11,7 +11,7 @@ from typing import Any
 from cuda_agent_backend.bench.admission import OWN_CONTEXTS
 from cuda_agent_backend.bench.figures import MEASURED, TaskFigures, geomean, speedup
 from cuda_agent_backend.bench.memory import peak_of
-from cuda_agent_backend.bench.runner import lacked_memory
+from cuda_agent_backend.bench.results import lacked_memory
 from sandbox.memory.footprint import CONTEXT_BYTES, CONTEXTS, PHASES
 from sandbox.verdict import OUT_OF_MEMORY
 

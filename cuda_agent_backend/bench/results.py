@@ -18,6 +18,7 @@ from cuda_agent_backend.bench.figures import MEASURED, TIMED_OUT
 from cuda_agent_backend.bench.provenance import commit
 from cuda_agent_backend.bench.request import Wishes
 from cuda_agent_backend.json_values import write_json
+from sandbox.verdict import OUT_OF_MEMORY
 
 Facts = dict[str, Any]
 VARYING = ("load",)
@@ -91,10 +92,25 @@ class Results:
 
 def wanted_again(known: Facts | None, again: str) -> bool:
     """Whether a task is to be run. again: "" what is not done, "failed" also what was not measured, or not searched to
-    the end, "all" all."""
+    the end, "all" all.
+
+    What found the device's memory full counts as done once it was run alone: a run may be cut before that.
+    """
     if known is None or again == "all":
         return True
-    return again == "failed" and (known["status"] != MEASURED or search_was_cut(known))
+    if again == "failed":
+        return known["status"] != MEASURED or search_was_cut(known) or lacked_memory(known)
+    return lacked_memory(known) and not known.get("alone", False)
+
+
+def may_replace(found: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    """Whether a task's new result is to stand for the one that there is: a failure does not for what was measured."""
+    return bool(found["status"] == MEASURED or known["status"] != MEASURED)
+
+
+def lacked_memory(facts: Mapping[str, Any] | None) -> bool:
+    """Whether some part of a task's run, if there was one, found the device's memory full."""
+    return facts is not None and bool(OUT_OF_MEMORY.search(json.dumps(facts)))
 
 
 def search_was_cut(facts: Mapping[str, Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import threading
@@ -18,8 +17,14 @@ from cuda_agent_backend.bench.children import Children, Failed, OutOfTime
 from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.figures import MEASURED
 from cuda_agent_backend.bench.request import Request, Wishes
-from cuda_agent_backend.bench.results import Facts, Identity, Results, wanted_again
-from sandbox.verdict import OUT_OF_MEMORY
+from cuda_agent_backend.bench.results import (
+    Facts,
+    Identity,
+    Results,
+    lacked_memory,
+    may_replace,
+    wanted_again,
+)
 
 MACHINE_LIMIT_S = 600.0
 CORES_PER_JOB, BYTES_PER_JOB, MOST_JOBS = 1.5, 9 << 30, 16
@@ -125,22 +130,29 @@ def run(
         known_before(before)
     started = time.monotonic() if bench.started is None else bench.started
     last_begin = started + bench.begin_within_s
+    begun: set[str] = set()
 
-    def work(task: TaskFile, phases: _Phases, again: bool) -> Facts | None:
-        identity = results.identity_of(task)
+    def work(task: TaskFile, phases: _Phases, jobs: int, again: bool) -> Facts | None:
+        identity, before = results.identity_of(task), known[task.name]
         # What found no memory is run again however late it is: else nothing is known of it.
         until = math.inf if again else last_begin
         found = _one(_request(bench, machine, task.path, cache), task, until, phases)
-        if found is None or (again and found["status"] != MEASURED):
+        if found is None:
             return None
-        return results.keep(task, found, identity)
+        begun.add(task.name)
+        anew = bench.again == "all" and not again
+        if before is not None and not anew and not may_replace(found, before):
+            found = before
+        return results.keep(task, {**found, "alone": jobs == 1}, identity)
 
     # Enough threads that all jobs search while others measure or wait for it.
     with ThreadPoolExecutor(max_workers=2 * bench.jobs + 1) as threads:
-        todo = [task for task in tasks if wanted_again(known[task.name], bench.again)]
+        wanted = [task for task in tasks if wanted_again(known[task.name], bench.again)]
+        # What an earlier run had no memory for comes after what no run began.
+        todo = sorted(wanted, key=lambda task: known[task.name] is not None)
         for number, jobs in enumerate((bench.jobs, *fewer_jobs(bench.jobs))):
             phases = _Phases(bench, children, Admission(machine.free, jobs), threading.Lock())
-            futures = [threads.submit(work, task, phases, again=number > 0) for task in todo]
+            futures = [threads.submit(work, task, phases, jobs, number > 0) for task in todo]
             try:
                 for future in as_completed(futures):
                     facts = future.result()
@@ -150,7 +162,7 @@ def run(
             except BaseException:
                 _give_up(futures, children)
                 raise
-            todo = [task for task in todo if lacked_memory(known[task.name])]
+            todo = [t for t in todo if t.name in begun and lacked_memory(known[t.name])]
             if todo:
                 children.rest()
     return [facts for facts in known.values() if facts is not None]
@@ -159,11 +171,6 @@ def run(
 def fewer_jobs(jobs: int) -> list[int]:
     """How many at a time what found no memory is run again, and what still finds none: up to one alone."""
     return [] if jobs == 1 else sorted({max(1, jobs // 3), 1}, reverse=True)
-
-
-def lacked_memory(facts: Facts | None) -> bool:
-    """Whether some part of a task's run, if there was one, found the device's memory full."""
-    return facts is not None and bool(OUT_OF_MEMORY.search(json.dumps(facts)))
 
 
 def _give_up(futures: Sequence[Future[Facts | None]], children: Children) -> None:

@@ -35,7 +35,13 @@ from cuda_agent_backend.bench.children import (
 )
 from cuda_agent_backend.bench.measurement import INDUCTOR, OURS, accuracy_of, compile_all, mismatch
 from cuda_agent_backend.bench.request import Request
-from cuda_agent_backend.bench.results import Identity, Results, wanted_again
+from cuda_agent_backend.bench.results import (
+    Identity,
+    Results,
+    lacked_memory,
+    may_replace,
+    wanted_again,
+)
 from cuda_agent_backend.bench.runner import Machine, jobs_of, limit_of, look_at_machine
 from cuda_agent_backend.cli import command as cli
 
@@ -381,6 +387,27 @@ def test_what_is_done_again(status: str | None, again: str, wanted: bool) -> Non
     assert wanted_again({"status": status} if status else None, again) is wanted
 
 
+FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+
+
+@pytest.mark.parametrize("status", ["measured", "failed"])
+@pytest.mark.parametrize(
+    ("again", "alone", "wanted"),
+    [("", False, True), ("", True, False), ("failed", True, True), ("failed", False, True)],
+)
+def test_what_found_no_memory_is_done_once_it_was_run_alone(
+    status: str, again: str, alone: bool, wanted: bool
+) -> None:
+    known = {"status": status, "search": {"graphs": [{"reason": FULL}]}, "alone": alone}
+    assert wanted_again(known, again) is wanted
+
+
+def test_a_failure_never_replaces_what_was_measured() -> None:
+    measured, failed = {"status": "measured"}, {"status": "failed"}
+    every = [(a, b) for a in (measured, failed) for b in (measured, failed)]
+    assert [may_replace(found, known) for found, known in every] == [True, True, False, True]
+
+
 @pytest.mark.parametrize(("again", "wanted"), [("", False), ("failed", True)])
 def test_a_task_whose_search_was_cut_counts_as_done_and_as_one_that_failed(
     again: str, wanted: bool
@@ -545,7 +572,7 @@ def test_what_found_no_memory_beside_others_is_run_again_alone(tmp_path: Path) -
     played = Crowded()
     found = run_played(bench_of(tmp_path), tasks, played)
     assert [one["status"] for one in found] == ["measured", "measured", "failed", "measured"]
-    assert not any(runner.lacked_memory(one) for one in found)
+    assert not any(lacked_memory(one) for one in found)
     again = {f"{phase} {name}" for name in names[:2] for phase in ("search", "measure")}
     assert set(played.ran[played.ran.index("rest") + 1 : -1]) <= again <= set(played.ran[-5:])
     assert played.ran.count("search bad") == played.ran.count("search last") == 1
@@ -609,9 +636,61 @@ def test_running_again_alone_replaces_no_result_by_none(tmp_path: Path) -> None:
     worse.worse = "dropped"
     found = run_played(bench_of(tmp_path), tasks, worse)
     assert [one["status"] for one in found] == ["measured", "measured"]
-    assert runner.lacked_memory(found[1])
+    assert lacked_memory(found[1])
     alone_already = run_played(bench_of(tmp_path, jobs=1, again="all"), tasks[:1], Crowded())
     assert alone_already[0]["status"] == "failed"
+
+
+class Cut(Crowded):
+    """A run that is ended where tasks begin to be run alone."""
+
+    def rest(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_what_a_run_that_was_cut_had_no_memory_for_is_run_by_the_next_one_after_new_tasks(
+    tmp_path: Path,
+) -> None:
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in ("large", "dropped", "bad")]
+    with pytest.raises(KeyboardInterrupt):
+        run_played(bench_of(tmp_path), tasks, Cut())
+    tasks.append(task(tmp_path / "t" / "new.py"))
+    second = Played()
+    found = run_played(bench_of(tmp_path, jobs=1), tasks, second)
+    assert not any(lacked_memory(one) for one in found)
+    assert second.ran[0] == "search new" and "search bad" not in second.ran
+    assert [one["name"] for one in found if one["status"] == "measured"] == [
+        *("large", "dropped", "new")
+    ]
+    third = Played()
+    assert run_played(bench_of(tmp_path), tasks, third) == found and not third.ran
+
+
+def test_what_finds_no_memory_alone_either_is_not_run_by_each_later_run(tmp_path: Path) -> None:
+    class Full(Played):
+        def run(self, phase: str, request: Request, folder: Path, limit_s: float) -> Any:
+            super().run(phase, request, folder, limit_s)
+            return Failed(phase, FULL)
+
+    tasks, full, second = [task(tmp_path / "t" / "a.py")], Full(), Full()
+    (found,) = run_played(bench_of(tmp_path), tasks, full)
+    assert lacked_memory(found) and full.ran.count("search a") == 2
+    assert run_played(bench_of(tmp_path), tasks, second) == [found] and not second.ran
+    run_played(bench_of(tmp_path, again="failed"), tasks, second)
+    assert "search a" in second.ran
+
+
+def test_what_a_later_run_has_no_time_to_begin_is_not_run_alone_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [task(tmp_path / "t" / "large.py")]
+    with pytest.raises(KeyboardInterrupt):
+        run_played(bench_of(tmp_path), tasks, Cut())
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: 9.0))
+    late = Played()
+    limits = {"begin_within_s": 1.0, "started": 0.0}
+    (found,) = run_played(bench_of(tmp_path, **limits), tasks, late)
+    assert lacked_memory(found) and not late.ran
 
 
 def test_what_found_no_memory_is_run_again_though_the_runs_time_is_over(
