@@ -68,14 +68,14 @@ class Machine:
     free: int | None = None
 
 
-def jobs_of(target: str, facts: Mapping[str, Any]) -> int:
+def jobs_of(target: str, facts: Mapping[str, Any], cores: int) -> int:
     """Searches side by side by default. On cpu compilers disturb what is timed, so there is one.
 
-    facts: those of `sandbox.timing.machine.facts`.
+    facts: those of `sandbox.timing.machine.facts`. cores: for this run (see `cores.cores_of`).
     """
     if target == "cpu":
         return 1
-    by_cores, by_memory = facts["cores"] / CORES_PER_JOB, facts["gpu_memory"] / BYTES_PER_JOB
+    by_cores, by_memory = cores / CORES_PER_JOB, facts["gpu_memory"] / BYTES_PER_JOB
     return max(1, int(min(by_cores, by_memory, MOST_JOBS)))
 
 

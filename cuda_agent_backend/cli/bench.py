@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cuda_agent_backend.bench import run_times
 from cuda_agent_backend.bench.children import Children, Failed
+from cuda_agent_backend.bench.cores import cores_of
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from cuda_agent_backend.bench.figures import task_figures
 from cuda_agent_backend.bench.holder import CannotHold, holding
@@ -211,7 +211,7 @@ def _machine(
 
     work, ahead = args.out / "work", 0
     if wishes.target == "cuda":  # on cpu it would disturb what is timed
-        ahead = ready_ahead(tasks, args.jobs, len(os.sched_getaffinity(0)))
+        ahead = ready_ahead(tasks, args.jobs, cores_of(wishes.target))
     children.make_ready("search", ahead, wishes.target, work)
     lock = settings.device_lock
     machine = look_at_machine(args.out, wishes, settings.native_dir, lock, children)
@@ -274,7 +274,7 @@ def plan(args: argparse.Namespace, wishes: Wishes, native_dir: Path, machine: Ma
     """The run; the machine says what the arguments leave open."""
     from cuda_agent_backend.bench.runner import Bench, jobs_of, limit_of
 
-    jobs = args.jobs or jobs_of(wishes.target, machine.facts)
+    jobs = args.jobs or jobs_of(wishes.target, machine.facts, cores_of(wishes.target))
     return Bench(
         out=args.out,
         wishes=wishes,

@@ -22,7 +22,7 @@ from bench_kit import GOOD, WISHES, Played, bench_of, request, run_played, task
 from kit.processes import gone, text_in
 
 from cuda_agent_backend.bench import children as children_module
-from cuda_agent_backend.bench import run_times, runner
+from cuda_agent_backend.bench import cores, run_times, runner
 from cuda_agent_backend.bench.built_task import BuiltTask, Place, build
 from cuda_agent_backend.bench.child import default_lock
 from cuda_agent_backend.bench.children import (
@@ -33,6 +33,7 @@ from cuda_agent_backend.bench.children import (
     TimedOut,
     how_it_ended,
 )
+from cuda_agent_backend.bench.cores import number_of_cards, share_of
 from cuda_agent_backend.bench.measurement import INDUCTOR, OURS, accuracy_of, compile_all, mismatch
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.bench.results import (
@@ -417,13 +418,42 @@ def test_a_task_whose_search_was_cut_counts_as_done_and_as_one_that_failed(
 
 
 def test_jobs_and_limits_grow_with_the_machine_and_the_budget() -> None:
-    large = [{"cores": cores, "gpu_memory": 140 << 30} for cores in (1, 4, 16, 128)]
-    assert [jobs_of("cuda", facts) for facts in large] == [1, 2, 10, 15]
-    assert jobs_of("cuda", {"cores": 16, "gpu_memory": 79 << 30}) == 8
-    assert jobs_of("cuda", {"cores": 16, "gpu_memory": 24 << 30}) == 2
-    assert jobs_of("cuda", {"cores": 128, "gpu_memory": 500 << 30}) == 16
-    assert jobs_of("cpu", {"cores": 64}) == 1
+    large = {"gpu_memory": 140 << 30}
+    assert [jobs_of("cuda", large, cores) for cores in (1, 4, 16, 128)] == [1, 2, 10, 15]
+    assert jobs_of("cuda", {"gpu_memory": 79 << 30}, 16) == 8
+    assert jobs_of("cuda", {"gpu_memory": 24 << 30}, 16) == 2
+    assert jobs_of("cuda", {"gpu_memory": 500 << 30}, 128) == 16
+    assert jobs_of("cpu", {}, 64) == 1
     assert limit_of(120.0, 1) < limit_of(240.0, 1) < limit_of(240.0, 4)
+
+
+@pytest.mark.parametrize(
+    ("own", "whole", "seen", "there", "share"),
+    [
+        (32, 32, 1, 2, 16),
+        (32, 32, 2, 2, 32),
+        (16, 32, 1, 2, 16),  # somebody gave it a share already
+        (4, 32, 1, 2, 4),
+        (10, 10, 3, 8, 3),
+        (2, 2, 1, 8, 1),
+        (32, 32, 1, 0, 32),  # nobody says how many there are
+        (32, 32, 0, 2, 32),
+    ],
+)
+def test_a_run_on_some_of_the_gpus_counts_on_its_share_of_the_cores(
+    own: int, whole: int, seen: int, there: int, share: int
+) -> None:
+    assert share_of(own, whole, seen, there) == share
+
+
+@pytest.mark.parametrize(("said", "many"), [("0\n1\n", 2), ("No devices were found\n", 0)])
+def test_all_gpus_of_the_machine_are_counted(
+    said: str, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "CARDS", (sys.executable, "-c", f"print({said!r}, end='')"))
+    assert number_of_cards() == many
+    monkeypatch.setattr(cores, "CARDS", ("/nonexistent/nvidia-smi",))
+    assert number_of_cards() == 0
 
 
 def test_each_device_has_turns_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
