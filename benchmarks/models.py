@@ -53,6 +53,7 @@ SHORTEST_S = 240.0
 """What a cell is taken to need where none of its kind and mode was measured yet."""
 MARGIN = 1.15
 """Of the longest one: with less time left none is begun."""
+CUT = "cut: the time was up"
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,16 @@ def needs_s(cell: Cell, samples: Mapping[str, Facts], least_s: float) -> float:
 
 
 def to_do(cells: Sequence[Cell], samples: Mapping[str, Facts]) -> list[Cell]:
-    """Cells without a result: those that were never tried before those that failed, which may fail again."""
-    failed = {cell.name: "failed" in samples.get(cell.name, {}) for cell in cells}
-    missing = [cell for cell in cells if cell.name not in samples or failed[cell.name]]
-    return sorted(missing, key=lambda cell: failed[cell.name])
+    """Cells without a result: first what was cut, whose search goes on, then what was never tried, and last what
+    failed, or was cut more than once, as it may be so again."""
+    missing = [cell for cell in cells if "failed" in samples.get(cell.name, {"failed": ""})]
+    return sorted(missing, key=lambda cell: _turn(samples.get(cell.name)))
+
+
+def _turn(facts: Facts | None) -> int:
+    if facts is None:
+        return 1
+    return 0 if facts.get("cuts") == 1 else 2
 
 
 def collect(
@@ -86,27 +93,31 @@ def collect(
 ) -> dict[str, Facts]:
     """Run the cells that have no result, writing after each. race: gets the moment when it is cut.
 
-    What failed is kept with its reason, and run again by the next run: it may have been the machine's fault. What is
-    left out has its reason in the file. least_s: see `needs_s`; cells for which too little time is left are passed by.
+    What failed or was cut is kept with its reason, and run again by the next run: it may have been the machine's fault.
+    What is left out has its reason in the file. least_s: see `needs_s`; cells for which too little time is left are
+    passed by.
     """
     samples = results.done(wanted.keep)
     deadline, waiting = time.monotonic() + wanted.limit_s, 0
     for cell in to_do(wanted.cells, samples):
-        begin = time.monotonic()
+        begin, cut = time.monotonic(), False
         if begin + needs_s(cell, samples, least_s) > deadline and not cell.left_out:
             waiting += 1
             continue
         try:
             facts = {"left_out": cell.left_out} if cell.left_out else race(cell, deadline)
         except Cut:
-            print(f"{results.name} {cell.name}: left, the time was up", flush=True)
-            break
+            cut = True
+            cuts = samples.get(cell.name, {}).get("cuts", 0) + 1
+            facts = {"failed": CUT, "memory_full": False, "cuts": cuts}
         except Lost as lost:
             facts = {"failed": str(lost), "memory_full": lost.full}
         seconds = round(time.monotonic() - begin, 1)
         samples[cell.name] = {**facts, "commit": commit(), "wall_seconds": seconds}
         results.write(samples)
         print(f"{results.name} {cell.name}: {brief(facts)} ({seconds:.0f} s)", flush=True)
+        if cut:
+            break
     if waiting:
         print(f"{results.name}: too little time for {waiting} cells; run it again to go on")
     return samples

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,8 @@ GRAPHS = 4
 """Budgets of a graph that our process with the search has; a training step has two graphs."""
 NEXT_TO_NOTHING_S = 1e-6
 EMPTY, KEPT = "an empty kernel cache", "a kernel cache with what an earlier cell found"
-"""What our first process began with: where it is the latter, its first call is no cold one."""
+CUT_BEFORE = "a kernel cache with what this cell had found until it was cut"
+"""What our first process began with: unless it was the first of these, its first call is no cold one."""
 Samples = dict[str, dict[str, list[float]]]
 
 
@@ -46,7 +47,11 @@ def run(cell: Cell, plan: Plan) -> Facts:
     """All facts of a cell. Raises `Lost` or `Cut`."""
     shutil.rmtree(plan.folder, ignore_errors=True)
     plan.folder.mkdir(parents=True)
-    began = begin_search(cell, plan)
+    with under_way(cell, plan) as began:
+        return _facts(cell, plan, began)
+
+
+def _facts(cell: Cell, plan: Plan, began: str) -> Facts:
     base = Request(
         cell.target, cell.model, cell.dtype, cell.kind, cell.mode, INDUCTOR, toy=plan.toy
     )
@@ -117,13 +122,40 @@ def described(mine: Process) -> Facts:
         return {"undescribed": "the time was up"}
 
 
+@contextmanager
+def under_way(cell: Cell, plan: Plan) -> Iterator[str]:
+    """Run a cell within it; what the kernel cache holds then (see `begin_search`).
+
+    A mark stays where the cell does not end, as when it is cut or this process killed: its search goes on later.
+    """
+    began = begin_search(cell, plan)
+    mark = _mark(cell, plan)
+    mark.touch()
+    try:
+        yield began
+    except Lost:
+        mark.unlink()
+        raise
+    mark.unlink()
+
+
 def begin_search(cell: Cell, plan: Plan) -> str:
-    """Make the kernel cache ready: empty for the default mode, as others left it for the other modes. What it holds."""
-    if cell.mode == DEFAULT:
+    """Make the kernel cache ready: empty for the default mode, as others left it for the other modes. What it holds.
+
+    That of a cell which was cut has what it had found by then, whatever the mode.
+    """
+    goes_on = _mark(cell, plan).exists()
+    if cell.mode == DEFAULT and not goes_on:
         shutil.rmtree(plan.search, ignore_errors=True)
-    found = KEPT if plan.kernels.is_dir() else EMPTY
+    left = CUT_BEFORE if goes_on else KEPT
+    found = left if plan.kernels.is_dir() else EMPTY
     plan.search.mkdir(parents=True, exist_ok=True)
     return found
+
+
+def _mark(cell: Cell, plan: Plan) -> Path:
+    """The file that is there while a cell is under way, beside what it searches."""
+    return plan.kept / file_name("under way", cell.mode)
 
 
 def options_of(plan: Plan) -> tuple[Facts, Facts]:

@@ -18,7 +18,7 @@ from benchmarks import models, store
 from benchmarks.whole_models import reference
 from benchmarks.whole_models.cells import AUTOTUNE, DEFAULT, KINDS, Cell, cells, part_of
 from benchmarks.whole_models.figures import errors, memory, summarise, undecided
-from benchmarks.whole_models.process import Lost
+from benchmarks.whole_models.process import Cut, Lost
 from benchmarks.whole_models.registry import SUBJECTS
 from benchmarks.whole_models.subject import build
 
@@ -205,12 +205,18 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[store.R
 
 
 def run(
-    results: store.Results, failing: str = "", limit_s: float = 1e9, modes: Any = (DEFAULT,)
+    results: store.Results,
+    failing: str = "",
+    limit_s: float = 1e9,
+    modes: Any = (DEFAULT,),
+    cut: str = "",
 ) -> list[str]:
     ran: list[str] = []
 
     def one(cell: Cell, deadline: float) -> store.Facts:
         ran.append(cell.model)
+        if cell.model == cut:
+            raise Cut
         if cell.model == failing:
             raise Lost("cold", "CUDA out of memory")
         return {**FACTS, "cell": asdict(cell)}
@@ -236,6 +242,20 @@ def test_what_failed_is_run_again_after_what_was_never_tried(results: store.Resu
     first, *others = [subject.name for subject in LARGE[:3]]
     run(results, failing=first)
     assert run(results, modes=(DEFAULT, AUTOTUNE)) == [first, *others, first]
+
+
+def test_what_was_cut_is_in_the_file_and_comes_first_in_the_next_run_but_not_forever(
+    results: store.Results,
+) -> None:
+    first, second, third = [subject.name for subject in LARGE[:3]]
+    assert run(results, cut=second) == [first, second]
+    found = json.loads(results.path.read_text())
+    (name,) = found["summary"]["failed"]
+    assert found["samples"][name]["failed"] == models.CUT and second in name
+    assert run(results, cut=second) == [second]
+    assert run(results, cut=second) == [third, second]
+    assert run(results) == [second] and run(results) == []
+    assert not json.loads(results.path.read_text())["summary"]["failed"]
 
 
 def test_what_is_left_out_has_its_reason_in_the_file_and_counts_as_nothing_else(

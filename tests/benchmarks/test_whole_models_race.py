@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -245,6 +245,34 @@ def test_only_the_default_mode_begins_with_an_empty_kernel_cache(tmp_path: Path)
     assert race.begin_search(tuned, plan) == race.KEPT
     assert race.begin_search(cell, plan) == race.EMPTY
     assert list(plan.search.iterdir()) == []
+
+
+class Killed(BaseException):
+    """This process ends at once."""
+
+
+@pytest.mark.parametrize("mode", [DEFAULT, AUTOTUNE])
+@pytest.mark.parametrize(
+    ("ends", "goes_on"), [(Cut(), True), (Killed(), True), (Lost("x", ""), False), (None, False)]
+)
+def test_a_cell_that_was_cut_goes_on_with_what_its_search_had_found(
+    ends: BaseException | None, goes_on: bool, mode: str, tmp_path: Path
+) -> None:
+    plan, cell = plan_of(tmp_path), Cell("vit", "float32", "inference", mode, "cuda")
+    other = replace(cell, mode="max-autotune-no-cudagraphs")
+    with pytest.raises(type(ends)) if ends else nullcontext(), race.under_way(cell, plan) as began:
+        assert began == race.EMPTY
+        (plan.kernels / "found").mkdir(parents=True)
+        if ends:
+            raise ends
+    with race.under_way(other, plan) as began:
+        assert began == race.KEPT, "it was another cell's search that was cut"
+    found = {DEFAULT: race.EMPTY, AUTOTUNE: race.KEPT}[mode]
+    with race.under_way(cell, plan) as began:
+        assert began == (race.CUT_BEFORE if goes_on else found)
+        assert (plan.kernels / "found").exists() == (began != race.EMPTY)
+    with race.under_way(cell, plan) as began:
+        assert began == found, "it has ended since"
 
 
 def test_a_reference_is_computed_once_for_all_modes(
