@@ -41,6 +41,7 @@ from benchmarks.whole_models.figures import summarise
 from benchmarks.whole_models.process import Cut, Lost, Plan
 from benchmarks.whole_models.race import file_name, run
 from benchmarks.whole_models.registry import SUBJECTS
+from cuda_agent_backend.bench.run_times import process_began
 from cuda_agent_backend.json_values import write_json
 from sandbox.compile.toolchain import Missing
 from sandbox.launcher.native import find_or_build
@@ -54,15 +55,26 @@ SHORTEST_S = 240.0
 MARGIN = 1.15
 """Of the longest one: with less time left none is begun."""
 CUT = "cut: the time was up"
+ENDING_S = 20.0
+"""Of a run's time, what ending the processes of a cell that is cut may take."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a run is to do, and within which time. limit_s: from its start; a cell under way then is cut."""
+    """What a run is to do, and within which time. limit_s: from its start; a cell under way then is cut.
+
+    started: by `time.monotonic`, None for when cells begin.
+    """
 
     cells: Sequence[Cell]
     limit_s: float
     keep: bool
+    started: float | None = None
+
+    @property
+    def deadline(self) -> float:
+        """When a cell is cut, by `time.monotonic`."""
+        return (time.monotonic() if self.started is None else self.started) + self.limit_s
 
 
 def needs_s(cell: Cell, samples: Mapping[str, Facts], least_s: float) -> float:
@@ -98,7 +110,7 @@ def collect(
     passed by.
     """
     samples = results.done(wanted.keep)
-    deadline, waiting = time.monotonic() + wanted.limit_s, 0
+    deadline, waiting = wanted.deadline, 0
     for cell in to_do(wanted.cells, samples):
         begin, cut = time.monotonic(), False
         if begin + needs_s(cell, samples, least_s) > deadline and not cell.left_out:
@@ -149,7 +161,7 @@ def parser() -> argparse.ArgumentParser:
         "--time-limit",
         type=float,
         dest="limit",
-        help="the same as --limit; a cell is cut by it too",
+        help="the same as --limit; a cell is cut by it too, all included since the command began",
     )
     found.add_argument("--kinds", nargs="+", choices=KINDS, help="default: both; inference on cpu")
     found.add_argument(
@@ -173,6 +185,11 @@ def wanted_cells(args: argparse.Namespace) -> list[Cell]:
     dtypes = args.dtypes or DTYPES[target]
     every = cells(list(SUBJECTS[target].values()), target, kinds, modes, dtypes)
     return part_of([cell for cell in every if cell.has(args.only)], args.part)
+
+
+def wanted_of(args: argparse.Namespace, found: Sequence[Cell], began: float) -> Wanted:
+    """What is run. began: when this process did, by `time.monotonic`: whoever ends it counts from then."""
+    return Wanted(found, args.limit - ENDING_S, args.keep, began)
 
 
 def name_of(args: argparse.Namespace, gpu: str) -> str:
@@ -231,7 +248,7 @@ def main() -> int:
         folder = build / file_name(cell.name)
         return run(cell, Plan(folder, kept, native, budget, seconds, deadline, args.toy))
 
-    wanted = Wanted(found, args.limit, args.keep)
+    wanted = wanted_of(args, found, process_began())
     least_s = 0.0 if args.toy else SHORTEST_S
     print(json.dumps(summarise(collect(wanted, results, race, least_s)), indent=1))
     return 0

@@ -22,6 +22,8 @@ from sandbox.verdict import OUT_OF_MEMORY
 CONTESTANT = "benchmarks.whole_models.contestant"
 START_LIMIT_S, CALL_LIMIT_S, END_S = 900.0, 120.0, 20.0
 """For building, compiling and calling once, for one timed call, and for ending."""
+LATE_END_S = 1.0
+"""For ending once the time of the run is up: several end one after another."""
 TAIL_LINES = 40
 """Of its log, in the reason why a contestant failed: the cause of an error of Inductor lies far above its end."""
 
@@ -110,7 +112,7 @@ class Process:
         with suppress(OSError):
             self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_S)
+            self._process.wait(END_S if time.monotonic() < self._deadline else LATE_END_S)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, 9)
         self._process.wait()

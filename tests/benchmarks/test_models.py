@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -278,6 +279,26 @@ def test_what_is_left_out_has_its_reason_in_the_file_and_counts_as_nothing_else(
 def test_no_cell_is_begun_that_would_not_end_in_time(results: store.Results) -> None:
     assert run(results, limit_s=60.0) == []
     assert len(run(results, limit_s=90.0)) == 3
+
+
+def test_a_runs_time_begins_with_its_process_and_has_room_to_end_in(
+    results: store.Results,
+) -> None:
+    cell = Cell("vit", "float32", "inference", DEFAULT, "cuda")
+    args = models.parser().parse_args(["--target", "cuda", "--time-limit", "570"])
+    wanted = models.wanted_of(args, [cell], began=1000.0)
+    assert wanted.deadline == 1570.0 - models.ENDING_S
+    deadlines: list[float] = []
+
+    def one(cell: Cell, deadline: float) -> store.Facts:
+        deadlines.append(deadline)
+        return {**FACTS, "cell": asdict(cell)}
+
+    late = replace(wanted, started=time.monotonic() - 1000.0)
+    models.collect(late, results, one, least_s=0.0)
+    assert deadlines == []
+    models.collect(replace(late, limit_s=1e9), results, one, least_s=0.0)
+    assert deadlines == [late.started + 1e9]
 
 
 def test_what_a_cell_needs_is_what_others_of_its_kind_and_mode_took() -> None:

@@ -340,6 +340,28 @@ def test_a_process_that_dies_says_why_and_one_that_hangs_is_ended(
         one.ask("time", 100.0)
 
 
+def test_once_the_time_is_up_a_process_is_given_none_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    hangs = "import time; print('{}', flush=True); time.sleep(600)"
+    for late in (False, True):
+        one = played(tmp_path, monkeypatch, hangs)
+        one.ready()
+        wait = one._process.wait
+
+        def noted(timeout: float | None = None, wait: Any = wait) -> int:
+            waited.append(timeout or 0.0)
+            return int(wait(0.1 if timeout else None))
+
+        monkeypatch.setattr(one._process, "wait", noted)
+        if late:
+            one._deadline = time.monotonic()
+        one.close()
+        assert one._process.returncode == -9
+    assert waited[::2] == [process.END_S, process.LATE_END_S]
+
+
 class Step:
     """A process that notes what happens to it. says: its answer, or how it is lost."""
 
