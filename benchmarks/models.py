@@ -18,10 +18,12 @@ from pathlib import Path
 from benchmarks.store import (
     ROOT,
     Facts,
+    InUse,
     Results,
     arguments,
     brief,
     commit,
+    only_one,
     same_machine,
     short_name,
     with_own_facts,
@@ -234,13 +236,26 @@ def main() -> int:
     if args.list:
         print("\n".join(cell.name for cell in found))
         return 0
+    build = (args.build_dir / name).absolute()
+    try:
+        with only_one(results.path, build):
+            samples = run_cells(args, found, results, build)
+    except InUse as error:
+        print(f"{error}; --part, or --folder and --build-dir, give each its own", file=sys.stderr)
+        return 2
+    print(json.dumps(summarise(samples), indent=1))
+    return 0
+
+
+def run_cells(
+    args: argparse.Namespace, found: Sequence[Cell], results: Results, build: Path
+) -> dict[str, Facts]:
+    """Run the cells that are not done; all samples there are then. build: for caches and logs."""
     budget = BUDGETS[args.target] if args.budget is None else args.budget
     seconds = SECONDS[args.target] if args.seconds is None else args.seconds
-
     native = (args.build_dir / "native").absolute()
     build_operators(native)
     # What another commit found or computed is not to stand for this one's.
-    build = (args.build_dir / name).absolute()
     shared = build / "kept" / commit()
 
     def race(cell: Cell, deadline: float) -> Facts:
@@ -249,9 +264,7 @@ def main() -> int:
         return run(cell, Plan(folder, kept, native, budget, seconds, deadline, args.toy))
 
     wanted = wanted_of(args, found, process_began())
-    least_s = 0.0 if args.toy else SHORTEST_S
-    print(json.dumps(summarise(collect(wanted, results, race, least_s)), indent=1))
-    return 0
+    return collect(wanted, results, race, least_s=0.0 if args.toy else SHORTEST_S)
 
 
 if __name__ == "__main__":

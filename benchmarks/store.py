@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
+import hashlib
 import json
 import os
 import re
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend.bench import provenance
 from cuda_agent_backend.json_values import write_json
+from sandbox.file_locks import lock_at_once
 
 FOLDER = Path(__file__).parent / "results"
 ROOT = Path(__file__).parents[1]
@@ -80,6 +85,25 @@ class Results:
             self.write(samples)
             print(f"{self.name} {name}: {brief(facts)} ({seconds:.0f} s)", flush=True)
         return samples
+
+
+class InUse(Exception):
+    """Another process is at work on the same file or folder; the message names it."""
+
+
+@contextmanager
+def only_one(*places: Path) -> Iterator[None]:
+    """Within it no other process of this user may say the same of one of these files or folders, which need not exist.
+
+    Raises `InUse` where one does: each would write what it knows over what the other wrote.
+    """
+    with ExitStack() as stack:
+        for place in places:
+            name = hashlib.sha256(str(place.resolve()).encode()).hexdigest()[:16]
+            lock = Path(tempfile.gettempdir()) / f"cuda_agent-{os.getuid()}-{name}.lock"
+            if not lock_at_once(stack.enter_context(lock.open("a")).fileno(), fcntl.LOCK_EX):
+                raise InUse(f"another process is at work on {place}")
+        yield
 
 
 def arguments(

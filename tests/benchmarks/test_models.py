@@ -330,6 +330,31 @@ def test_a_cell_that_still_fits_is_run_where_another_kind_does_not(results: stor
     assert ran == ["inference"]
 
 
+def test_a_second_process_with_the_same_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = ["--folder", str(tmp_path / "a"), "--build-dir", str(tmp_path / "b")]
+    words = ["models", "--target", "cpu", "--toy", *folders]
+    ran: list[list[Cell]] = []
+
+    def run_cells(args: Any, found: list[Cell], *_: Any) -> dict[str, store.Facts]:
+        ran.append(found)
+        monkeypatch.setattr("sys.argv", words)
+        assert models.main() == 2
+        monkeypatch.setattr("sys.argv", [*words, "--folder", str(tmp_path / "c")])
+        assert models.main() == 2, "the same caches"
+        return {}
+
+    monkeypatch.setattr(models, "run_cells", run_cells)
+    monkeypatch.setattr("sys.argv", words)
+    assert models.main() == 0 and len(ran) == 1
+    said = capsys.readouterr().err
+    assert str(tmp_path / "a" / "cpu-models-toy.json") in said and "--part" in said
+    assert str(tmp_path / "b" / "cpu-models-toy") in said
+    with store.only_one(tmp_path / "c" / "cpu-models-toy.json"):
+        assert models.main() == 2 and len(ran) == 1
+
+
 def test_parts_become_one_file(tmp_path: Path, results: store.Results) -> None:
     files = []
     for number, samples in enumerate(({"a": FACTS, "b": {"failed": "x"}}, {"b": FACTS})):
