@@ -201,6 +201,15 @@ def name_of(args: argparse.Namespace, gpu: str) -> str:
     return f"{of}-models{'-toy' if args.toy else ''}{part}"
 
 
+def target_of(files: Sequence[Path]) -> str:
+    """What the cells of these files ran on; "" where none says so."""
+    for file in files:
+        for facts in json.loads(file.read_text(encoding="utf-8")).get("samples", {}).values():
+            if "cell" in facts:
+                return str(facts["cell"]["target"])
+    return ""
+
+
 def gpu_of(args: argparse.Namespace) -> str:
     """The GPU that was measured on, or is to be; "" on cpu and where there is none."""
     if args.target == "cpu":
@@ -223,6 +232,8 @@ def build_operators(folder: Path) -> None:
 def main() -> int:
     """Run the cells that are not done, or join files."""
     args = parser().parse_args()
+    if args.merge:
+        args.target = target_of(args.merge) or args.target
     name = name_of(args, gpu_of(args))
     results = Results(name, summarise, args.folder)
     if args.merge:

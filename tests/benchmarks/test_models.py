@@ -116,6 +116,25 @@ def test_a_file_is_named_after_the_gpu(gpu: str, name: str, tmp_path: Path) -> N
     assert models.gpu_of(joined) == gpu
 
 
+@pytest.mark.parametrize(("target", "name"), [("cuda", "h200-models"), ("cpu", "cpu-models")])
+def test_a_joined_file_is_named_after_what_its_cells_ran_on(
+    target: str,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`--target` need not be said again, and a machine with a GPU measures on its processor as well."""
+    cell = {"dtype": "float32", "kind": "inference", "mode": DEFAULT, "target": target}
+    samples = {"a": {"failed": "x"}, "b": {**FACTS, "cell": cell}}
+    head = {"machine": {"gpu": "NVIDIA H200"}, "versions": {}, "commit": "abc"}
+    part = tmp_path / "part.json"
+    part.write_text(json.dumps({**head, "samples": samples}))
+    words = ["models", "--merge", str(part), "--folder", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", words)
+    assert models.main() == 0
+    assert [file.stem for file in tmp_path.glob("*-models.json")] == [name]
+
+
 # Figures.
 
 
