@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,41 @@ def test_the_check_of_a_large_task_holds_little_more_than_inputs_and_outputs_twi
     given = sum(tensor.nbytes for tensor in (*inputs, *model.parameters()))
     assert parts < 0.75 * whole
     assert parts < given + 2 * outputs + 0.2 * (given + outputs)
+
+
+@pytest.mark.parametrize(
+    ("ours", "plain", "order"),
+    [
+        (same, same, [EAGER, OURS]),
+        (coarse, coarse, [EAGER, OURS, INDUCTOR]),
+        (lambda x: x[:1], same, [EAGER, OURS]),
+    ],
+    ids=["same", "as_inductor", "shape"],
+)
+def test_eager_runs_once_and_before_there_are_outputs_of_ours(
+    tmp_path: Path, ours: Change, plain: Change, order: list[str]
+) -> None:
+    made, ran = built(tmp_path), list[str]()
+    inputs = made.draw(1)
+    there: dict[str, weakref.ref[Tensor]] = {}
+
+    def call(name: str, change: Change) -> Any:
+        def run(*x: Any) -> Tensor:
+            held = {other for other, output in there.items() if output() is not None}
+            assert held <= ({OURS} if name == INDUCTOR else {EAGER})
+            ran.append(name)
+            out = change(made.model(*x)).clone()
+            there[name] = weakref.ref(out)
+            return out
+
+        return run
+
+    changes = {EAGER: same, OURS: ours, INDUCTOR: plain}
+    calls = {name: call(name, change) for name, change in changes.items()}
+    sliced = oracle_in_pieces(made.model, inputs, least_bytes=0)
+    with torch.no_grad():
+        check(made, calls, inputs, sliced)
+    assert ran == order
 
 
 class Largest(nn.Module):
