@@ -259,6 +259,41 @@ def test_each_phase_of_a_search_has_a_row(tmp_path: Path) -> None:
     assert race["known"] == 0 and race["worst"] is None
 
 
+def test_the_table_says_which_tasks_go_beyond_the_contract_though_within_their_bound(
+    tmp_path: Path,
+) -> None:
+    folder = run_of(tmp_path)
+    results = subject.results_in(folder, TASKS, "sources")
+    names = [facts["name"] for facts in results]
+    allowed = 2.5 * GB + (2 << 30)
+    for facts, over in zip(results, (1.01, 0.99, 1.0), strict=True):
+        facts["given"] = 2 * GB
+        facts["measure"]["floor"]["tensors"] = GB
+        held = over * allowed + 6 * CONTEXT_BYTES
+        facts["search"]["memory"] = {"processes": held, "device": None}
+    eager_takes_much = noted("check", 7 * GB, 8 * GB, 6 * GB)
+    results[1]["search"]["leases"] = merged([noted("race", GB, 8 * GB, None), eager_takes_much])
+    content = subject.whole(results, list(TASKS.values()), [folder], large=True)
+    table = content["summary"]["table"]
+    assert table["beyond_contract"] == {names[0]: ["search"], names[1]: ["check"]}
+    memory = table["memory"]
+    for phase, name in (("search", names[0]), ("check", names[1])):
+        assert memory[phase]["beyond"] == [], "it may hold what it was given, or what eager takes"
+        assert memory[phase]["of_contract"]["beyond"] == [name]
+    assert memory["search"]["of_contract"]["worst"] == pytest.approx(1.01)
+    assert memory["check"]["of_contract"]["known"] == 1
+    assert memory["race"]["of_contract"]["known"] == memory["measure"]["of_contract"]["known"] == 0
+    assert "2 GiB" in memory["search"]["of_contract"]["bound"]
+
+
+def test_a_task_whose_search_was_cut_is_named(tmp_path: Path) -> None:
+    results = subject.results_in(run_of(tmp_path / "run"), TASKS, "sources")
+    results[1]["search"] = {"status": "timed_out", "reason": "x", "seconds": 9.0, "memory": {}}
+    content = subject.whole(results, list(TASKS.values()), [tmp_path / "run"], large=True)
+    assert content["summary"]["table"]["search_cut"] == [results[1]["name"]]
+    assert content["summary"]["table"]["correct"] == 3
+
+
 def test_what_says_why_it_cannot_be_searched_has_not_failed_for_memory(tmp_path: Path) -> None:
     folder = run_of(tmp_path)
     told = NoMemory("race", 50 * GB, 39 * GB, 40 * GB).reason
