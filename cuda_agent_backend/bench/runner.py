@@ -141,9 +141,8 @@ def run(
             return None
         begun.add(task.name)
         anew = bench.again == "all" and not again
-        if before is not None and not anew and not may_replace(found, before):
-            found = before
-        return results.keep(task, {**found, "alone": jobs == 1}, identity)
+        kept = found if before is None or anew or may_replace(found, before) else before
+        return results.keep(task, {**kept, "alone": jobs == 1}, identity)
 
     # Enough threads that all jobs search while others measure or wait for it.
     with ThreadPoolExecutor(max_workers=2 * bench.jobs + 1) as threads:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.arena.play import BUDGETS
-from trainer.arena.tournament import AGAINST
+from trainer.rivals.registry import AGAINST
 
 TITLES = {
     "family": "Families left out",

@@ -12,13 +12,11 @@ from typing import Any
 from trainer.arena.figures import Game, figures, paired, ratio, saved
 from trainer.arena.play import BUDGETS, chance, play
 from trainer.arena.splits import SPLITS, Fold
-from trainer.rivals.registry import CONTROLS, RIVALS, TODAY
+from trainer.rivals.registry import AGAINST, CONTROLS, RIVALS, TODAY
 from trainer.world.files import read
 from trainer.world.rows import Table
 
 SEEDS = 5
-AGAINST = (TODAY, "random")
-"""Whom each rival is compared with on the same tables: today's search, and chance."""
 
 
 @dataclass(frozen=True)

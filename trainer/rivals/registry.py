@@ -15,7 +15,8 @@ from trainer.rivals.ranker import RankedSearch, Ranker
 from trainer.rivals.simple import InOrder, Uniform
 
 TODAY, CHANCE = "search", "random"
-"""The rivals that the others are held against."""
+AGAINST = (TODAY, CHANCE)
+"""The rivals that the others are held against, table by table."""
 
 RIVALS: dict[str, Callable[[], Rival]] = {
     CHANCE: Uniform,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import CommandError
 
 if TYPE_CHECKING:
+    from trainer.arena.figures import Game
     from trainer.arena.splits import Fold
     from trainer.rollout.chat import Speaker
     from trainer.rollout.held_out import HeldOut
@@ -52,14 +54,15 @@ def contest(args: argparse.Namespace) -> int:
     tables = _read(args.tables)
     policies = _policies(args.policy)
     folds = {part: _fold(tables, part) for part in policies}
-    own = []
+    own: list[Game] = []
     games = sum(len(fold.test) for fold in folds.values()) * args.seeds
     with progress(games, "games of the policy") as tell:
         for part, samplers in policies.items():
-            fold, done = folds[part], len(own)
-            memory = TableMemory([tables[n] for n in fold.train])
-            test = [tables[n] for n in fold.test]
-            own += games_of(samplers, test, args.seeds, lambda n, done=done: tell(done + n), memory)
+            train, test = (
+                [tables[n] for n in side] for side in (folds[part].train, folds[part].test)
+            )
+            told = partial(_further, tell, len(own))
+            own += games_of(samplers, test, args.seeds, told, TableMemory(train))
     jobs = [
         Job(SPLIT, rival, fold, seed)
         for fold in folds.values()
@@ -74,6 +77,10 @@ def contest(args: argparse.Namespace) -> int:
     found["policies"] = {"trainings": sum(map(len, policies.values())), "kept_from": parts}
     print(written(found, args.out))
     return 0
+
+
+def _further(tell: Callable[[int], None], before: int, done: int) -> None:
+    tell(before + done)
 
 
 def _read(paths: Sequence[Path]) -> list[Table]:
