@@ -1,8 +1,9 @@
 """Work on things that are not trusted, side by side, in processes that are confined like a worker.
 
 A process is forked from this one, which has torch imported and has not woken the device. It reads no files but
-Python's and those of its folder and reaches no network. Each thing has a process of its own, unless the caller lets
-several share one. What a thing does costs its own answer only, and those that would have come after it begin anew.
+Python's and those of its folder and reaches no network. Each thing has a process of its own, and what it does costs its
+own answer only. A caller may let several share one (`in_one`), for things that leave torch as they found it: one that
+ends the process still costs its own answer only, and those behind it begin anew.
 """
 
 from __future__ import annotations

@@ -50,28 +50,27 @@ def asked(
     cut = path.is_file() and path.read_bytes()[-1:] != b"\n"
     plan = passes(jobs)
     shared = how.pop("in_one", 1)
+    beside = set[str]()  # what failed in a process that it shared
     with path.open("ab") as file:
         file.write(b"\n" if cut else b"")
         for number, side_by_side in enumerate(plan):
             again = confined.is_passing if number < 2 else confined.lacks_memory
-            if number == 1 and shared > 1:
-                again = has_failed
+            answers = {
+                name: f for name, f in answers.items() if not again(f) and name not in beside
+            }
             in_one = shared if number == 0 and len(plan) > 1 else 1
-            answers = {name: facts for name, facts in answers.items() if not again(facts)}
             last = {LAST: number == len(plan) - 1}
             missing = [(n, {**value, **last}) for n, value in items if n not in answers]
             found = confined.each(missing, work, jobs=side_by_side, in_one=in_one, **how)
+            beside = set[str]()
             for name, facts in found:
                 answers[name] = facts
+                if in_one > 1 and "failed" in facts:
+                    beside.add(name)
                 file.write(json.dumps([name, facts]).encode() + b"\n")
                 file.flush()
                 yield answers
     yield answers
-
-
-def has_failed(facts: Facts) -> bool:
-    """Whether there are no facts but why there are none."""
-    return "failed" in facts
 
 
 def kept(path: Path) -> dict[str, Facts]:

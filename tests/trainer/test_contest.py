@@ -14,7 +14,7 @@ from cuda_agent_backend.agent.policies.trained.sampler import Sampler
 from cuda_agent_backend.agent.policies.trained.speech import Speech
 from cuda_agent_backend.agent.protocol import ToolCall, Turn
 from trainer.arena.play import BUDGETS, NOTHING, noise_of, play
-from trainer.arena.splits import judged_on
+from trainer.arena.splits import judged_on, playable
 from trainer.command import main
 from trainer.policy.model import Size, actor_of, config_of
 from trainer.rivals.protocol import NO_ROW, view_of
@@ -71,6 +71,7 @@ def test_which_calls_have_a_row_judged() -> None:
     assert _row(ToolCall.of("1", "submit", candidate=name), view) == 1
     assert _row(ToolCall.of("1", "submit", reason="no"), view) is None
     assert _row(ToolCall.of("1", "inspect", candidate=name), view) is None
+    assert _row(ToolCall.of("1", "verify", candidate=name), view) is None, "nothing was timed"
     assert _row(ToolCall.of("1", "sketch", schedule=schedule), view) == 0
     assert _row(ToolCall.of("1", "sketch", schedule=[{"sketch": "none"}]), view) is None
 
@@ -208,7 +209,9 @@ def test_trainings_that_were_kept_from_other_families_are_tested_on_all_of_them(
     assert main(words) == 0
     found = json.loads((tmp_path / "out" / "arena.json").read_text())
     played = found["games"]["held_out"]
-    every = {TABLES[n].id for n in judged_on(TABLES)}
+    parts = [HeldOut(0.5, part).families([t.family for t in TABLES]) for part in (0, 1)]
+    sides = [[n for n in playable(TABLES) if TABLES[n].family in part] for part in parts]
+    every = {TABLES[n].id for side in sides for n in judged_on(TABLES, side)}
     assert set(played["trained"]) == set(played["order"]) == every
     assert all(len(games) == 1 for games in played["trained"].values())
     assert set(found["splits"]["held_out"]["trained"]["slowdown_over"]) == {"order"}
@@ -218,7 +221,7 @@ def test_trainings_that_were_kept_from_other_families_are_tested_on_all_of_them(
 
 
 @pytest.mark.parametrize(
-    ("card", "said"), [({}, "does not say which share"), ({"held_out": 0.0}, "does not say")]
+    ("card", "said"), [({}, "does not say of a share"), ({"held_out": 0.0}, "does not say")]
 )
 def test_a_policy_that_was_kept_from_nothing_is_not_compared(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], card: Any, said: str

@@ -346,6 +346,36 @@ def test_what_a_policy_was_kept_from_is_what_all_of_its_stages_were_kept_from() 
     assert replace(shares(pretrain=0.4), stages=("pretrain",)).held_out("pretrain").share == 0.4
 
 
+def test_evaluation_on_what_was_trained_on_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text('stages = ["agentic", "eval"]\n[world]\nheld_out = 0.2\nheld_out_part = 3\n')
+    assert configs.read(path).held_out("agentic") == HeldOut(0.2, 3)
+    worlds = {
+        "live": ["stages=['agentic', 'live', 'eval']", "live.world.held_out=0.2"],
+        "eval": ["eval.world.held_out=0.2"],
+        "more": ["world.held_out_part=0", "eval.world.held_out=0.3"],
+    }
+    for changes in worlds.values():
+        with pytest.raises(BadConfig, match="families that stages before it are trained on"):
+            configs.read(path, changes)
+    configs.read(path, ["world.held_out_part=0", "eval.world.held_out=0.1"])
+    configs.read(path, ["eval.world.held_out=1.0"])
+    with pytest.raises(BadConfig, match="no part 5"):
+        configs.read(path, ["world.held_out_part=5"])
+
+
+def test_a_policy_that_was_trained_on_a_tested_family_is_refused(tmp_path: Path) -> None:
+    def said(card: Any, world: WorldSettings) -> str:
+        (tmp_path / "policy.json").write_text(json.dumps(card))
+        return runner._was_trained_on(tmp_path, world)
+
+    part = WorldSettings(held_out=0.2, held_out_part=3)
+    assert said(HeldOut(0.2, 3).to_card(), part) == "" == said({}, part)
+    assert "held_out_part = 1" in said(HeldOut(0.2, 1).to_card(), part)
+    assert said(HeldOut(0.2, 1).to_card(), WorldSettings(held_out=1.0)) == ""
+    assert runner._was_trained_on(tmp_path / "none", part) == ""
+
+
 def test_a_policy_that_stages_kept_from_several_parts_was_kept_from_nothing() -> None:
     own = replace(shares(), world=WorldSettings(held_out=0.2, held_out_part=3))
     assert own.held_out("agentic") == HeldOut(0.2, 3)

@@ -135,19 +135,23 @@ def test_what_was_begun_in_time_has_a_little_more(monkeypatch: pytest.MonkeyPatc
 
 def test_of_many_pieces_few_are_with_the_threads_at_once() -> None:
     done: list[int] = []
+    may = threading.Semaphore(0)
 
     def work(number: int) -> int:
-        time.sleep(0.01)
+        may.acquire()
         done.append(number)
         return -number
 
     with ThreadPoolExecutor(max_workers=1) as threads, ThreadPoolExecutor(1) as own:
         many = own.submit(side_by_side, threads, work, range(40), 4)
+        may.release()
         while not done:
             time.sleep(0.001)
-        before = len(done)
-        threads.submit(work, 99).result()
-        assert done.index(99) <= before + 6, "it waits for those that are with the threads"
+        late = threads.submit(work, 99)
+        for _ in range(40):
+            may.release()
+        late.result()
+        assert done.index(99) <= 1 + 4, "it waits for those that are with the threads"
         assert many.result() == [-number for number in range(40)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trainer.world.rows import Table
@@ -31,21 +31,21 @@ def playable(tables: Sequence[Table]) -> list[int]:
     ]
 
 
-def judged_on(tables: Sequence[Table]) -> frozenset[int]:
-    """Tables that rivals are judged on: those that have nearly all schedules (`Table.complete`), as only they say what
-    the best one is; all that can be played where none of these is complete."""
-    numbers = playable(tables)
-    return frozenset([n for n in numbers if tables[n].complete] or numbers)
+def judged_on(tables: Sequence[Table], numbers: Iterable[int]) -> tuple[int, ...]:
+    """Which of these tables rivals are judged on: those that have nearly all schedules (`Table.complete`), as only they
+    say what the best one is; all where none of them is complete."""
+    every = sorted(numbers)
+    return tuple([n for n in every if tables[n].complete] or every)
 
 
 def by_family(tables: Sequence[Table]) -> list[Fold]:
     """Leave families out, in `FOLDS` parts: no test table has one of its family among those learnt from."""
-    numbers, wanted = playable(tables), judged_on(tables)
+    numbers = playable(tables)
     families = sorted({tables[n].family for n in numbers}, key=_mixed)
     parts = [set(families[k::FOLDS]) for k in range(min(FOLDS, len(families)))]
     folds = []
     for part in parts:
-        test = tuple(n for n in numbers if tables[n].family in part and n in wanted)
+        test = judged_on(tables, [n for n in numbers if tables[n].family in part])
         train = tuple(n for n in numbers if tables[n].family not in part)
         if test and train:
             folds.append(Fold(train, test))
@@ -54,7 +54,7 @@ def by_family(tables: Sequence[Table]) -> list[Fold]:
 
 def by_shape(tables: Sequence[Table]) -> list[Fold]:
     """Unseen sizes of known graphs: of each structure that comes several times, one table after another is left out."""
-    numbers, wanted = playable(tables), judged_on(tables)
+    numbers = playable(tables)
     of: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number in numbers:
         of[tables[number].structure, tables[number].device_name].append(number)
@@ -64,7 +64,7 @@ def by_shape(tables: Sequence[Table]) -> list[Fold]:
     for k in range(FOLDS):
         test = {n for own in several for n in own[k::FOLDS]} if several else set()
         known = {tables[n].structure for n in numbers if n not in test}
-        test = {n for n in test & wanted if tables[n].structure in known}
+        test = set(judged_on(tables, [n for n in test if tables[n].structure in known]))
         digests = {tables[n].parsed.digest for n in test}
         train = [n for n in numbers if n not in test and tables[n].parsed.digest not in digests]
         if test and train:
@@ -103,9 +103,8 @@ def _others(tables: Sequence[Table], of: Callable[[Table], str]) -> list[Fold]:
     shared = {tables[n].parsed.digest for n in train} & tested
     held = {digest for digest in shared if int(_mixed(digest)[:8], 16) % 2}
     train = [n for n in train if tables[n].parsed.digest not in held]
-    wanted = judged_on(tables)
-    test = [n for n in others if n in wanted and tables[n].parsed.digest not in shared - held]
-    return [Fold(tuple(train), tuple(test))] if train and test else []
+    test = judged_on(tables, [n for n in others if tables[n].parsed.digest not in shared - held])
+    return [Fold(tuple(train), test)] if train and test else []
 
 
 def _mixed(text: str) -> str:

@@ -37,6 +37,11 @@ class HeldOut:
         nearest = min(names, key=lambda name: (_place(name) - low) % 1.0, default="")
         return held or (frozenset({nearest}) if self.share > 0 and names else held)
 
+    def covers(self, other: HeldOut) -> bool:
+        """Whether all families that another one holds out are held out here too, as far as names say."""
+        ends = self.share * (self.part + 1), other.share * (other.part + 1)
+        return self.share * self.part <= other.share * other.part and ends[1] <= ends[0]
+
     def to_card(self) -> dict[str, Any]:
         """As a policy's card has it."""
         return {"held_out": self.share, "held_out_part": self.part}

@@ -142,7 +142,7 @@ class Config:
         are held out of every stage's world. Raises ValueError where a world's part is none."""
         before = [name for name in STAGES[: STAGES.index(last)] if name in self.stages]
         worlds = [self.stage(name).world or self.world for name in (*before, last)]
-        return in_all([HeldOut(world.held_out, world.held_out_part) for world in worlds])
+        return in_all([held_out_of(world) for world in worlds])
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -167,6 +167,7 @@ def read(path: Path, changes: Sequence[str] = ()) -> Config:
         raise BadConfig(f"{path}: stages are some of {', '.join(STAGES)}, in this order")
     for name in made.stages:
         _check(made.stage(name), f"{path}: [{name}]")
+    _check_held_out(made, path)
     if why := _wrong_model(made.model):
         raise BadConfig(f"{path}: [model] {why}")
     if made.model.checkpoint and "pretrain" in made.stages and "chance" in made.pretrain.rivals:
@@ -207,6 +208,29 @@ def _changed(given: Mapping[str, Any], names: Sequence[str], value: Any) -> dict
     if not isinstance(below, Mapping):
         raise BadConfig(f"{first} is no table, so it has no {'.'.join(rest)}")
     return {**given, first: _changed(below, rest, value)}
+
+
+def _check_held_out(made: Config, path: Path) -> None:
+    """Raises `BadConfig` where a world has no such part, or evaluation plays what a stage before it was trained on."""
+    for name in made.stages:
+        try:
+            held_out_of(made.stage(name).world or made.world)
+        except ValueError as error:
+            raise BadConfig(f"{path}: [{name}] world: held_out, held_out_part: {error}") from None
+    before = [name for name in made.stages if name != "eval"]
+    if "eval" not in made.stages or not before:
+        return
+    kept_from, played = made.held_out(before[-1]), held_out_of(made.eval.world or made.world)
+    if 0 < played.share < 1 and not kept_from.covers(played):
+        raise BadConfig(
+            f"{path}: [eval] would play families that stages before it are trained on: give all worlds one held_out "
+            "and one held_out_part, or [eval.world] tasks of its own with held_out = 1"
+        )
+
+
+def held_out_of(world: WorldSettings) -> HeldOut:
+    """The families of a world that are not trained on. Raises ValueError where there is no such part."""
+    return HeldOut(world.held_out, world.held_out_part)
 
 
 def _check_evaluation(made: Config, path: Path) -> None:

@@ -80,7 +80,8 @@ def _judgements(policy: Policy, tools: Counted, budget: int) -> Iterator[ToolCal
 
 
 def _row(call: ToolCall, view: View) -> int | None:
-    """The row that a judgement was of: of a candidate, or of a schedule that gave none."""
+    """The row that a judgement was of: of a candidate, or of a schedule that gave none. A verification has none: it
+    times nothing, so it draws none of the noise that all rivals hear alike."""
     try:
         given = json.loads(call.arguments or "{}")
         if call.name == "sketch":
@@ -88,7 +89,7 @@ def _row(call: ToolCall, view: View) -> int | None:
     except (ValueError, KeyError, TypeError):  # what a model wrote need not be a call
         return None
     known = isinstance(given, dict) and given.get("candidate") in view.names
-    if known and call.name in ("profile", "verify", "submit"):
+    if known and call.name in ("profile", "submit"):
         return view.names.index(given["candidate"])
     return None
 

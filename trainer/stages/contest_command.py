@@ -105,7 +105,8 @@ def _policies(folders: Sequence[Path]) -> dict[HeldOut, list[Speaker]]:
             raise CommandError(policy.reason)
         if (kept_from := of_card(policy.card)) is None:
             raise CommandError(
-                f"{folder}/policy.json does not say which share of families was held out: nothing can be tested on"
+                f"{folder}/policy.json does not say of a share of families that all stages held out: there is nothing "
+                "to test it on"
             )
         found.setdefault(kept_from, []).append(Sampler(policy.model, policy.speech, 0.0))
     if len({part.share for part in found}) > 1:
@@ -120,9 +121,9 @@ def _policies(folders: Sequence[Path]) -> dict[HeldOut, list[Speaker]]:
 def _fold(tables: Sequence[Table], held_out: HeldOut) -> Fold:
     from trainer.arena.splits import Fold, judged_on, playable
 
-    numbers, wanted = playable(tables), judged_on(tables)
+    numbers = playable(tables)
     away = held_out.families([tables[n].family for n in numbers])
-    test = tuple(n for n in numbers if tables[n].family in away and n in wanted)
+    test = judged_on(tables, [n for n in numbers if tables[n].family in away])
     train = tuple(n for n in numbers if tables[n].family not in away)
     if not test or not train:
         raise CommandError(

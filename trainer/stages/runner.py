@@ -20,14 +20,16 @@ from typing import Any
 
 import torch
 
+from cuda_agent_backend.agent.policies.trained.weights import CARD
 from sandbox.file_locks import lock_at_once
 from trainer.health.alarms import Alarm, alarm_of
 from trainer.health.journal import Figures
 from trainer.ppo.losses import NotANumber
 from trainer.ppo.ranks import Ranks, first_finds
+from trainer.rollout.held_out import of_card
 from trainer.rollout.world import World
 from trainer.stages import checkpoint
-from trainer.stages.config import STAGES, Config, StageSettings
+from trainer.stages.config import STAGES, Config, StageSettings, WorldSettings, held_out_of
 from trainer.stages.episode_book import BadBook, EpisodeBook
 from trainer.stages.evaluate import Asked, Evaluation, evaluate, hows_of
 from trainer.stages.learner import Kind, Learner
@@ -124,7 +126,12 @@ def _evaluate(run: Run, folder: Path, asked: Asked) -> Mapping[str, Any]:
     until = time.monotonic() + asked.limit_s
     number, of = asked.part
     done = folder / (DONE if of == 1 else f"done-{number}-of-{of}.json")
-    terms = {"judgements": list(run.config.eval.judgements), "how": hows_of(run.config)}
+    settings = run.config.eval.world or run.config.world
+    terms = {
+        "judgements": list(run.config.eval.judgements),
+        "how": hows_of(run.config),
+        "paths": list(settings.paths),
+    }
     before = _ended(done, terms)
     if before is not None and asked.policy is None:
         return before
@@ -139,7 +146,9 @@ def _evaluate(run: Run, folder: Path, asked: Asked) -> Mapping[str, Any]:
     weights = "" if origin is None else checkpoint.digest_of(origin)
     if before is not None and before.get("weights") == weights:
         return before
-    world = run.world_of(run.config.eval.world or run.config.world, training=False)
+    if asked.policy is not None and (why := _was_trained_on(asked.policy, settings)):
+        raise RunFailed(why)
+    world = run.world_of(settings, training=False)
     try:
         stage = Stage("eval", run.config, world, learner, run.ranks)
         book = EpisodeBook(folder / EPISODES)
@@ -167,6 +176,23 @@ def _ended(done: Path, terms: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if said is None or any(said.get(name, value) != value for name, value in terms.items()):
         return None
     return said
+
+
+def _was_trained_on(policy: Path, world: WorldSettings) -> str:
+    """Why a policy is not to be tested on what a world holds out, by its card; "" where nothing speaks against it. A
+    world that holds out all has tasks of its own."""
+    try:
+        card = _read(policy / CARD)
+    except (OSError, ValueError):
+        return ""
+    kept_from, played = of_card(card), held_out_of(world)
+    if kept_from is None or not 0 < played.share < 1 or kept_from.covers(played):
+        return ""
+    said = ", ".join(f"{name} = {value:g}" for name, value in kept_from.to_card().items())
+    return (
+        f"{policy} was kept from other families than [eval] would play; its card says {said}. Give [world], or "
+        "[eval.world], the same"
+    )
 
 
 def _step(run: Run, stage: Stage, folder: Path, figures: Figures | None, step: int) -> None:

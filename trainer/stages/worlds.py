@@ -10,7 +10,7 @@ from sandbox.task.task import Task
 from trainer.rollout.held_out import HeldOut
 from trainer.rollout.table_world import TableWorld
 from trainer.rollout.world import World
-from trainer.stages.config import BadConfig, WorldSettings
+from trainer.stages.config import BadConfig, WorldSettings, held_out_of
 from trainer.world.families import family_of
 from trainer.world.files import read
 from trainer.world.rows import Table
@@ -25,22 +25,14 @@ def world_of(settings: WorldSettings, training: bool = True) -> World:
     if settings.kind == "factory":
         return _made(settings)
     make = _tables if settings.kind == "tables" else _judge
-    return make(settings, training)
-
-
-def held_out_of(settings: WorldSettings) -> HeldOut:
-    """The families that are not trained on. Raises `BadConfig` where there is no such part."""
     try:
-        return HeldOut(settings.held_out, settings.held_out_part)
-    except ValueError as error:
-        raise BadConfig(f"world: held_out, held_out_part: {error}") from None
-
-
-def _tables(settings: WorldSettings, training: bool) -> World:
-    try:
-        return TableWorld(_read(settings), held_out_of(settings), settings.side_by_side, training)
+        return make(settings, held_out_of(settings), training)
     except ValueError as error:
         raise BadConfig(f"world: {error}") from None
+
+
+def _tables(settings: WorldSettings, held_out: HeldOut, training: bool) -> World:
+    return TableWorld(_read(settings), held_out, settings.side_by_side, training)
 
 
 def _read(settings: WorldSettings) -> list[Table]:
@@ -52,7 +44,7 @@ def _read(settings: WorldSettings) -> list[Table]:
         raise BadConfig(f"world: {error}; `cuda-agent-train measure` makes tables") from None
 
 
-def _judge(settings: WorldSettings, training: bool) -> World:
+def _judge(settings: WorldSettings, held_out: HeldOut, training: bool) -> World:
     from trainer.rollout.judge_world import JudgeWorld
 
     tasks = {task.digest[:24]: task for task in tasks_of(settings)}
@@ -62,7 +54,7 @@ def _judge(settings: WorldSettings, training: bool) -> World:
             f"world: {len(wrong)} of {len(tasks)} tasks are not for device {settings.device!r}"
         )
     families = {name: family_of(task) for name, task in tasks.items()}
-    away = held_out_of(settings).families(list(families.values()))
+    away = held_out.families(list(families.values()))
     train = {name: task for name, task in tasks.items() if families[name] not in away}
     test = {name: task for name, task in tasks.items() if families[name] in away}
     if training and not train:

@@ -13,6 +13,9 @@ from typing import Generic, TypeVar
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
+MOST_LONG = 4
+"""Of items that take long, so many wait for each other at most before no further item is taken: each of them is ready
+with much that is then held until its turn comes."""
 SPARE_S = 45.0
 """What a table that was begun in time may take beyond it."""
 
@@ -76,7 +79,7 @@ class Ahead(Generic[Given, Made]):
         """Until there are no more, or the time is up: then none is begun but the first."""
         more, begun = True, False
         while True:
-            while more and len(self._waiting) <= self._ahead:
+            while more and self._has_room():
                 if begun and self._deadline.left_s <= 0:
                     break
                 self._waiting.append(self._usual.submit(self._next))
@@ -95,6 +98,9 @@ class Ahead(Generic[Given, Made]):
         self._closed.set()
         for threads in (self._usual, self._long):
             threads.shutdown(wait=False, cancel_futures=True)
+
+    def _has_room(self) -> bool:
+        return len(self._waiting) <= self._ahead and len(self._waiting_long) < MOST_LONG
 
     def _first_done(self) -> _Step[Given, Made] | None:
         """None where nothing is waited for, or the time is up."""

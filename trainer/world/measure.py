@@ -76,7 +76,7 @@ class DeviceLost(CommandError):
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """out: the run's folder. per_task: candidates a table, 0 for all. whole: of every so-manieth task all, 0 for none.
+    """out: the run's folder. per_task: candidates a table, 0 for all. whole: N: all of every N-th task, 0 for none.
     jobs: compilers side by side; on cuda half as many programs are looked at meanwhile. known: ids of tables that are
     elsewhere and not measured again; begun: names of programs of theirs, which come after others. hopeless: ids of
     regions of which there will be no table. most_bytes: of a region's largest tensor. memory_bytes: of a program's

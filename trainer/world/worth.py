@@ -20,11 +20,13 @@ def worth_of_best(rows: Sequence[Row]) -> float:
     """The speed-up over the faster baseline of the best of these rows; 0 where none works.
 
     Where some were timed among the leaders only those are asked: the others were timed less often, and beside other
-    kernels. With fewer pairs than `LEAST` it is the largest median.
+    kernels. Those with fewer pairs than `LEAST`, as they were hopeless, are asked only where there are no others; then,
+    and of one alone, it is the largest median.
     """
     working = [row for row in rows if row.works]
-    leaders = [row for row in working if row.retimed] or working
-    if len(leaders) < 2 or min(len(row.pairs) for row in leaders) < LEAST:
+    known = [row for row in working if len(row.pairs) >= LEAST] or working
+    leaders = [row for row in known if row.retimed] or known
+    if len(leaders) < 2 or len(leaders[0].pairs) < LEAST:
         return max((row.speed or 0.0 for row in leaders), default=0.0)
     halves = [(_median(row.pairs[::2]), _median(row.pairs[1::2])) for row in leaders]
     first = max(halves)[1]
