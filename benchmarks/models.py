@@ -55,7 +55,7 @@ SECONDS = {"cpu": 40.0, "cuda": 15.0}
 SHORTEST_S = 240.0
 """What a cell is taken to need where none of its kind and mode was measured yet."""
 MARGIN = 1.15
-"""Of the longest one: with less time left none is begun."""
+"""Of the longest one: with less time left none is begun but a run's first."""
 CUT = "cut: the time was up"
 ENDING_S = 20.0
 """Of a run's time, what ending the processes of a cell that is cut may take."""
@@ -80,7 +80,8 @@ class Wanted:
 
 
 def needs_s(cell: Cell, samples: Mapping[str, Facts], least_s: float) -> float:
-    """Seconds without which a cell is not begun, from what others of its kind and mode took, else from least_s."""
+    """Seconds without which a cell is not begun unless it is a run's first: from what others of its kind and mode took,
+    else from least_s."""
     took = [
         facts["wall_seconds"]
         for facts in samples.values()
@@ -91,7 +92,7 @@ def needs_s(cell: Cell, samples: Mapping[str, Facts], least_s: float) -> float:
 
 def to_do(cells: Sequence[Cell], samples: Mapping[str, Facts]) -> list[Cell]:
     """Cells without a result: first what was cut, whose search goes on, then what was never tried, and last what
-    failed, or was cut more than once, as it may be so again."""
+    failed, or was cut more than once, as it may be so again; the more often, the later, so that each has its turn."""
     missing = [cell for cell in cells if "failed" in samples.get(cell.name, {"failed": ""})]
     return sorted(missing, key=lambda cell: _turn(samples.get(cell.name)))
 
@@ -99,7 +100,8 @@ def to_do(cells: Sequence[Cell], samples: Mapping[str, Facts]) -> list[Cell]:
 def _turn(facts: Facts | None) -> int:
     if facts is None:
         return 1
-    return 0 if facts.get("cuts") == 1 else 2
+    tries = int(facts.get("tries", 1))
+    return 0 if tries == 1 and facts["failed"] == CUT else 1 + tries
 
 
 def collect(
@@ -109,23 +111,26 @@ def collect(
 
     What failed or was cut is kept with its reason, and run again by the next run: it may have been the machine's fault.
     What is left out has its reason in the file. least_s: see `needs_s`; cells for which too little time is left are
-    passed by.
+    passed by. The first is begun in any case: where cells take nearly all of a run's time, none would be otherwise, and
+    the search of one that is cut goes on in the next run.
     """
     samples = results.done(wanted.keep)
-    deadline, waiting = wanted.deadline, 0
+    deadline, waiting, first = wanted.deadline, 0, True
     for cell in to_do(wanted.cells, samples):
         begin, cut = time.monotonic(), False
-        if begin + needs_s(cell, samples, least_s) > deadline and not cell.left_out:
+        tries = samples.get(cell.name, {}).get("tries", 0) + 1
+        needed = 0.0 if first else needs_s(cell, samples, least_s)
+        if begin + needed > deadline and not cell.left_out:
             waiting += 1
             continue
+        first = first and bool(cell.left_out)
         try:
             facts = {"left_out": cell.left_out} if cell.left_out else race(cell, deadline)
         except Cut:
             cut = True
-            cuts = samples.get(cell.name, {}).get("cuts", 0) + 1
-            facts = {"failed": CUT, "memory_full": False, "cuts": cuts}
+            facts = {"failed": CUT, "memory_full": False, "tries": tries}
         except Lost as lost:
-            facts = {"failed": str(lost), "memory_full": lost.full}
+            facts = {"failed": str(lost), "memory_full": lost.full, "tries": tries}
         seconds = round(time.monotonic() - begin, 1)
         samples[cell.name] = {**facts, "commit": commit(), "wall_seconds": seconds}
         results.write(samples)

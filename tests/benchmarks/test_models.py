@@ -296,8 +296,40 @@ def test_what_is_left_out_has_its_reason_in_the_file_and_counts_as_nothing_else(
 
 
 def test_no_cell_is_begun_that_would_not_end_in_time(results: store.Results) -> None:
-    assert run(results, limit_s=60.0) == []
-    assert len(run(results, limit_s=90.0)) == 3
+    """But for a run's first one."""
+    first, second, third = [subject.name for subject in LARGE[:3]]
+    # A cell that failed says nothing of how long others take.
+    assert run(results, limit_s=60.0, failing=first) == [first]
+    assert run(results, limit_s=-1.0) == []
+    assert run(results, limit_s=90.0) == [second, third, first]
+
+
+def test_cells_that_take_nearly_all_of_a_runs_time_are_measured_one_by_one(
+    results: store.Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(models.time, "monotonic", lambda: now[0])
+    found = cells(LARGE[:3], "cuda", ("inference",), (DEFAULT,), ("bfloat16",))
+    ran: list[str] = []
+
+    def one(cell: Cell, deadline: float) -> store.Facts:
+        ran.append(cell.model)
+        now[0] += 500.0
+        return {**FACTS, "cell": asdict(cell)}
+
+    for done in (1, 2, 3):
+        models.collect(models.Wanted(found, 560.0, keep=False), results, one, least_s=60.0)
+        assert ran == [cell.model for cell in found[:done]]
+
+
+def test_cells_that_are_cut_or_fail_again_and_again_come_by_turns(results: store.Results) -> None:
+    first, second, third = [subject.name for subject in LARGE[:3]]
+    for cut in (first, first, second, second):
+        run(results, cut=cut, failing=third)
+    assert run(results, cut=first, failing=third) == [third, first]
+    assert run(results, cut=third) == [third]
+    assert run(results, cut=second) == [second]
+    assert run(results) == [third, first, second]
 
 
 def test_a_runs_time_begins_with_its_process_and_has_room_to_end_in(
@@ -334,19 +366,23 @@ def test_what_a_cell_needs_is_what_others_of_its_kind_and_mode_took() -> None:
 
 
 def test_a_cell_that_still_fits_is_run_where_another_kind_does_not(results: store.Results) -> None:
-    found = [Cell("vit", "float32", kind, DEFAULT, "cuda") for kind in ("training", "inference")]
-    for cell, seconds in zip(found, (500.0, 10.0), strict=True):
+    kinds = ("inference", "training", "inference")
+    found = [
+        Cell(model, "float32", kind, DEFAULT, "cuda")
+        for model, kind in zip(("first", "vit", "vit"), kinds, strict=True)
+    ]
+    for cell, seconds in zip(found[1:], (500.0, 10.0), strict=True):
         other = replace(cell, model="clip")
         done = {**FACTS, "cell": asdict(other), "commit": "abc", "wall_seconds": seconds}
         results.write({**results.done(keep=True), other.name: done})
     ran: list[str] = []
 
     def one(cell: Cell, deadline: float) -> store.Facts:
-        ran.append(cell.kind)
+        ran.append(f"{cell.model} {cell.kind}")
         return {**FACTS, "cell": asdict(cell)}
 
     models.collect(models.Wanted(found, 100.0, keep=False), results, one, least_s=60.0)
-    assert ran == ["inference"]
+    assert ran == ["first inference", "vit inference"]
 
 
 def test_a_second_process_with_the_same_file_is_refused(
