@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.store import ROOT, Facts
-from benchmarks.whole_models.cells import DEFAULT, Cell
+from benchmarks.whole_models.cells import DEFAULT, MODES, Cell
 from benchmarks.whole_models.contestant import INDUCTOR, OURS, Request
 from benchmarks.whole_models.figures import AGAIN, errors, first_calls, memory, times, undecided
 from benchmarks.whole_models.process import (
@@ -129,7 +129,7 @@ def under_way(cell: Cell, plan: Plan) -> Iterator[str]:
     A mark stays where the cell does not end, as when it is cut or this process killed: its search goes on later.
     """
     began = begin_search(cell, plan)
-    mark = _mark(cell, plan)
+    mark = _mark(cell.mode, plan)
     mark.touch()
     try:
         yield began
@@ -142,20 +142,23 @@ def under_way(cell: Cell, plan: Plan) -> Iterator[str]:
 def begin_search(cell: Cell, plan: Plan) -> str:
     """Make the kernel cache ready: empty for the default mode, as others left it for the other modes. What it holds.
 
-    That of a cell which was cut has what it had found by then, whatever the mode.
+    That of a cell which was cut has what it had found by then, whatever the mode. Once it is emptied, no other mode's
+    cell has anything to go on with.
     """
-    goes_on = _mark(cell, plan).exists()
+    goes_on = _mark(cell.mode, plan).exists()
     if cell.mode == DEFAULT and not goes_on:
         shutil.rmtree(plan.search, ignore_errors=True)
+        for mode in MODES:
+            _mark(mode, plan).unlink(missing_ok=True)
     left = CUT_BEFORE if goes_on else KEPT
     found = left if plan.kernels.is_dir() else EMPTY
     plan.search.mkdir(parents=True, exist_ok=True)
     return found
 
 
-def _mark(cell: Cell, plan: Plan) -> Path:
-    """The file that is there while a cell is under way, beside what it searches."""
-    return plan.kept / file_name("under way", cell.mode)
+def _mark(mode: str, plan: Plan) -> Path:
+    """The file that is there while a mode's cell is under way, beside what it searches."""
+    return plan.kept / file_name("under way", mode)
 
 
 def options_of(plan: Plan) -> tuple[Facts, Facts]:

@@ -275,6 +275,19 @@ def test_a_cell_that_was_cut_goes_on_with_what_its_search_had_found(
         assert began == found, "it has ended since"
 
 
+def test_a_cell_whose_search_was_emptied_since_does_not_say_that_it_goes_on(tmp_path: Path) -> None:
+    plan, cell = plan_of(tmp_path), Cell("vit", "float32", "inference", DEFAULT, "cuda")
+    tuned = replace(cell, mode=AUTOTUNE)
+    with pytest.raises(Cut), race.under_way(tuned, plan):
+        plan.kernels.mkdir(parents=True)
+        raise Cut
+    with race.under_way(cell, plan) as began:
+        assert began == race.EMPTY
+        plan.kernels.mkdir(parents=True)
+    with race.under_way(tuned, plan) as began:
+        assert began == race.KEPT
+
+
 def test_a_reference_is_computed_once_for_all_modes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
