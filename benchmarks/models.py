@@ -154,7 +154,9 @@ def merge(files: Sequence[Path], results: Results) -> dict[str, Facts]:
         for name, facts in own.items():
             if name not in samples or "failed" in samples[name]:
                 samples[name] = facts
-    write_json(results.path, {**head, "samples": samples, "summary": summarise(samples)})
+    write_json(
+        results.path, {**head, **results.head, "samples": samples, "summary": summarise(samples)}
+    )
     return samples
 
 
@@ -207,12 +209,19 @@ def name_of(args: argparse.Namespace, gpu: str) -> str:
 
 
 def target_of(files: Sequence[Path]) -> str:
-    """What the cells of these files ran on; "" where none says so."""
+    """What the cells of these files ran on. Raises ValueError where none says so, or one says another than others."""
+    found: set[str] = set()
     for file in files:
-        for facts in json.loads(file.read_text(encoding="utf-8")).get("samples", {}).values():
-            if "cell" in facts:
-                return str(facts["cell"]["target"])
-    return ""
+        content = json.loads(file.read_text(encoding="utf-8"))
+        measured = [facts["cell"] for facts in content["samples"].values() if "cell" in facts]
+        # The file of an earlier version says it in cells alone, and one that failed does not.
+        found |= {str(one["target"]) for one in (content, *measured) if "target" in one}
+    if not found:
+        raise ValueError("no file says what its cells ran on; they are not joined")
+    if len(found) > 1:
+        both = " and ".join(sorted(found))
+        raise ValueError(f"the files have cells that ran on {both}; they are not joined")
+    return found.pop()
 
 
 def gpu_of(args: argparse.Namespace) -> str:
@@ -227,6 +236,12 @@ def gpu_of(args: argparse.Namespace) -> str:
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""
 
 
+def results_of(args: argparse.Namespace) -> Results:
+    """The file that is written."""
+    name = name_of(args, gpu_of(args))
+    return Results(name, summarise, args.folder, {"target": args.target})
+
+
 def build_operators(folder: Path) -> None:
     """Build the library of operators, so that no cell's first call waits for it."""
     found = find_or_build(folder)
@@ -237,14 +252,11 @@ def build_operators(folder: Path) -> None:
 def main() -> int:
     """Run the cells that are not done, or join files."""
     args = parser().parse_args()
-    if args.merge:
-        args.target = target_of(args.merge) or args.target
-    name = name_of(args, gpu_of(args))
-    results = Results(name, summarise, args.folder)
-    if args.merge:
-        print(json.dumps(summarise(merge(args.merge, results)), indent=1))
-        return 0
     try:
+        if args.merge:
+            args.target = target_of(args.merge)
+            print(json.dumps(summarise(merge(args.merge, results_of(args))), indent=1))
+            return 0
         found = wanted_cells(args)
     except ValueError as error:
         print(error, file=sys.stderr)
@@ -252,7 +264,8 @@ def main() -> int:
     if args.list:
         print("\n".join(cell.name for cell in found))
         return 0
-    build = (args.build_dir / name).absolute()
+    results = results_of(args)
+    build = (args.build_dir / results.name).absolute()
     try:
         with only_one(results.path, build):
             samples = run_cells(args, found, results, build)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,15 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Results:
-    """One result file. ``summarise`` turns the samples of all cases so far into the summary."""
+    """One result file. ``summarise`` turns the samples of all cases so far into the summary.
+
+    head: what else the file says of all its samples.
+    """
 
     name: str
     summarise: Callable[[dict[str, Facts]], Facts]
     folder: Path = FOLDER
+    head: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -61,6 +65,7 @@ class Results:
             "machine": machine(),
             "versions": versions(),
             "commit": commit(),
+            **self.head,
             "samples": samples,
             "summary": self.summarise(samples),
         }

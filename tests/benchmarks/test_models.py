@@ -135,6 +135,38 @@ def test_a_joined_file_is_named_after_what_its_cells_ran_on(
     assert [file.stem for file in tmp_path.glob("*-models.json")] == [name]
 
 
+@pytest.mark.parametrize("second", [{}, {"target": "cuda"}, {"target": "cpu"}])
+def test_parts_in_which_every_cell_failed_are_never_taken_for_those_of_another_target(
+    second: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    head = {"machine": {"gpu": "NVIDIA H200"}, "versions": {}, "commit": "abc"}
+    parts = [tmp_path / f"part{number}.json" for number in range(2)]
+    for part, more in zip(parts, ({}, second), strict=True):
+        part.write_text(json.dumps({**head, **more, "samples": {"a": {"failed": models.CUT}}}))
+    if second == {"target": "cpu"}:
+        content = json.loads(parts[0].read_text())
+        parts[0].write_text(json.dumps({**content, "target": "cuda"}))
+    words = ["models", "--merge", *map(str, parts), "--folder", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", words)
+    status = models.main()
+    written = {file.stem: json.loads(file.read_text()) for file in tmp_path.glob("*-models.json")}
+    if second != {"target": "cuda"}:
+        assert (status, written) == (2, {}) and "not joined" in capsys.readouterr().err
+        return
+    assert status == 0 and set(written) == {"h200-models"}
+    assert written["h200-models"]["target"] == "cuda"
+
+
+def test_a_file_says_what_its_cells_are_to_run_on(results: store.Results, tmp_path: Path) -> None:
+    args = models.parser().parse_args(["--target", "cpu", "--folder", str(tmp_path)])
+    made = models.results_of(args)
+    made.write({"a": {"failed": "x"}})
+    assert models.target_of([made.path]) == "cpu"
+
+
 # Figures.
 
 
