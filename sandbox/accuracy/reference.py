@@ -102,3 +102,8 @@ def draws_per_distribution(task: Task, distribution: str) -> int:
     wanted = -(-SMALL_OUTPUT // max(1, min(floats)))
     elements = sum(spec.numel for spec in task.inputs)
     return max(1, min(wanted, LARGE_DRAWS if elements > LARGE_INPUT else MAX_DRAWS))
+
+
+def draws_of(task: Task, distributions: Sequence[str]) -> int:
+    """How many draws of all these there are."""
+    return sum(draws_per_distribution(task, distribution) for distribution in distributions)

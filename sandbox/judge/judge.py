@@ -180,7 +180,7 @@ class Judge:
     ) -> int:
         """Bytes of the device that a phase takes, the ceilings included where it has to measure them first."""
         needed = session.footprint(temporaries).of(phase)
-        needed += session.kept_beyond(len(QUICK.distributions))
+        needed += session.kept_beyond(QUICK.distributions)
         return needed if phase == "check" else max(needed, self.device.ceilings_bytes)
 
     def _leased(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sandbox.accuracy.input_bounds import input_bounds
 from sandbox.accuracy.nearby import DRAWS, move, several, while_there_is_room
 from sandbox.accuracy.oracle import position_rules
-from sandbox.accuracy.reference import Reference, run_reference
+from sandbox.accuracy.reference import Reference, draws_of, run_reference
 from sandbox.accuracy.rule import Comparison, Draw, Nearby, Oracles
 from sandbox.accuracy.sliced_oracle import SlicedOracle
 from sandbox.accuracy.written_out import written_out
@@ -139,17 +139,23 @@ class Session:
             self._references[inputs.number] = (inputs.version, found)
         return found
 
-    def keeps(self, draws: int) -> bool:
-        """Whether a check keeps inputs and expected values of so many draws between candidates."""
-        room = kept_bytes(self.task.target, self.kept_share)
-        return not self.frugal and draws * check_bytes(self.task) <= room
+    def keeps(self, distributions: Sequence[str]) -> bool:
+        """Whether a check on these keeps inputs and expected values between candidates. The usual share needs room for
+        one draw of each, though small outputs are drawn more often; a larger one needs room for all draws."""
+        target, size = self.task.target, check_bytes(self.task)
+        usual = kept_bytes(target, min(self.kept_share, KEPT_SHARE))
+        room = kept_bytes(target, self.kept_share)
+        every = draws_of(self.task, distributions) * size <= room
+        return not self.frugal and (every or len(distributions) * size <= usual)
 
-    def kept_beyond(self, draws: int) -> int:
-        """Bytes of the device that a check keeps, in this process and in a candidate's, which no session keeps that
-        was told no share of its own."""
+    def kept_beyond(self, distributions: Sequence[str]) -> int:
+        """Bytes of the device that a check on these keeps, in this process and in a candidate's, where a session was
+        told a larger share than the usual one, and they are more than that."""
+        draws = draws_of(self.task, distributions)
         size = draws * check_bytes(self.task)
-        usual = size <= kept_bytes(self.task.target)
-        return 0 if usual or not self.keeps(draws) else size + draws * bytes_of(self.task.inputs)
+        more = self.kept_share > KEPT_SHARE and size > kept_bytes(self.task.target)
+        kept = more and self.keeps(distributions)
+        return size + draws * bytes_of(self.task.inputs) if kept else 0
 
     def footprint(self, temporaries: Sequence[TensorSpec] = ()) -> Footprint:
         """What phases hold of the device for the task. temporaries: a candidate's own."""

@@ -209,7 +209,7 @@ def run_through_operator(
 
 def _input_set(session: Session, check: Check, source: Source, position: int) -> InputSet:
     """The scratch set with new values, or, in a check that keeps its inputs, the one kept."""
-    if not (check.keep and session.keeps(len(check.distributions))) or source.recorded is not None:
+    if not (check.keep and session.keeps(check.distributions)) or source.recorded is not None:
         return session.input_set(SCRATCH_SET, source)
     number = FIRST_KEPT_SET + position
     known = session.sets.get(number)

@@ -408,27 +408,58 @@ def test_a_write_to_an_input_is_seen_whatever_its_size(size: int) -> None:
     assert not known.still(x)
 
 
-def test_a_session_keeps_more_between_candidates_where_it_is_told_a_larger_share(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """And a lease counts what it keeps beyond what any other session does."""
+@pytest.fixture
+def large_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     memory = SimpleNamespace(total_memory=141 * 10**9)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: memory)
     kept_bytes.cache_clear()
-    try:
-        whole = TensorSpec("bfloat16", (1 << 13, 1 << 13), (1 << 13, 1))  # 128 MiB
-        exp = Node("aten.exp.default", {"self": InputRef(0)})
-        task = Task("cuda", (whole,), (exp,), (NodeRef(0),), (whole,))
-        usual = Session(task, {}, Timeouts())
-        more = Session(task, {}, Timeouts(), kept_share=1 / 16)
-        assert not usual.keeps(3) and more.keeps(3) and not more.keeps(20)
-        assert (usual.kept_beyond(3), more.kept_beyond(20)) == (0, 0)
-        assert more.kept_beyond(3) == 3 * (5 + 1) * bytes_of([whole])
-        assert not Session(task, {}, Timeouts(), 0, kept_share=1 / 16).keeps(3), "it is frugal"
-        assert more.kept_beyond(1) == 0 and usual.keeps(1), "any session keeps that"
-    finally:
-        kept_bytes.cache_clear()
+    yield
+    kept_bytes.cache_clear()
+
+
+@pytest.mark.usefixtures("large_device")
+def test_a_session_keeps_more_between_candidates_where_it_is_told_a_larger_share() -> None:
+    """And a lease counts what it keeps beyond what any other session does."""
+    whole = TensorSpec("bfloat16", (1 << 13, 1 << 13), (1 << 13, 1))  # 128 MiB
+    exp = Node("aten.exp.default", {"self": InputRef(0)})
+    task = Task("cuda", (whole,), (exp,), (NodeRef(0),), (whole,))
+    usual = Session(task, {}, Timeouts())
+    more = Session(task, {}, Timeouts(), kept_share=1 / 16)
+    three, twenty, one = QUICK.distributions, ("normal",) * 20, ("normal",)
+    assert not usual.keeps(three) and more.keeps(three) and not more.keeps(twenty)
+    assert (usual.kept_beyond(three), more.kept_beyond(twenty)) == (0, 0)
+    assert more.kept_beyond(three) == 3 * (5 + 1) * bytes_of([whole])
+    assert not Session(task, {}, Timeouts(), 0, kept_share=1 / 16).keeps(three), "it is frugal"
+    assert more.kept_beyond(one) == 0 and usual.keeps(one), "any session keeps that"
+
+
+@pytest.mark.usefixtures("large_device")
+@pytest.mark.parametrize(
+    ("elements", "draws", "usual_keeps", "more_keeps", "counts"),
+    [
+        (1 << 23, 24, True, True, False),  # 24 draws are within the usual share
+        (1 << 26, 9, True, True, True),
+        (1 << 28, 9, False, True, True),
+        (1 << 29, 9, False, False, False),  # three draws would have room, all nine have not
+    ],
+)
+def test_what_is_kept_of_a_task_with_small_outputs_is_counted_by_all_its_draws(
+    elements: int, draws: int, usual_keeps: bool, more_keeps: bool, counts: bool
+) -> None:
+    whole = TensorSpec("bfloat16", (elements,), (1,))
+    total = Node("aten.sum.default", {"self": InputRef(0)})
+    result = TensorSpec("bfloat16", (), ())
+    task = Task("cuda", (whole,), (total,), (NodeRef(0),), (result,))
+    usual = Session(task, {}, Timeouts())
+    more = Session(task, {}, Timeouts(), kept_share=1 / 16)
+    assert (usual.keeps(QUICK.distributions), more.keeps(QUICK.distributions)) == (
+        usual_keeps,
+        more_keeps,
+    )
+    assert usual.kept_beyond(QUICK.distributions) == 0
+    kept = draws * (2 * bytes_of([whole]) + 4 * bytes_of([result]))
+    assert more.kept_beyond(QUICK.distributions) == (kept if counts else 0)
 
 
 def test_sessions_and_leases_of_a_judge_have_its_share(
@@ -439,5 +470,5 @@ def test_sessions_and_leases_of_a_judge_have_its_share(
     session = judge.sessions.open(silu_bias(8, 48))
     assert isinstance(session, Session) and session.kept_share == 0.25
     usual = judge._needed(session, "check")
-    monkeypatch.setattr(session, "kept_beyond", lambda draws: 1000 * draws)
+    monkeypatch.setattr(session, "kept_beyond", lambda names: 1000 * len(names))
     assert judge._needed(session, "check") == usual + 1000 * len(QUICK.distributions)
