@@ -130,7 +130,7 @@ def run(
         known_before(before)
     started = time.monotonic() if bench.started is None else bench.started
     last_begin = started + bench.begin_within_s
-    begun: set[str] = set()
+    lacking: set[str] = set()  # what has just found no memory, whatever result of it is kept
 
     def work(task: TaskFile, phases: _Phases, jobs: int, again: bool) -> Facts | None:
         identity, before = results.identity_of(task), known[task.name]
@@ -139,16 +139,15 @@ def run(
         found = _one(_request(bench, machine, task.path, cache), task, until, phases)
         if found is None:
             return None
-        begun.add(task.name)
+        if lacked_memory(found):
+            lacking.add(task.name)
         anew = bench.again == "all" and not again
         kept = found if before is None or anew or may_replace(found, before) else before
         return results.keep(task, {**kept, "alone": jobs == 1}, identity)
 
     # Enough threads that all jobs search while others measure or wait for it.
     with ThreadPoolExecutor(max_workers=2 * bench.jobs + 1) as threads:
-        wanted = [task for task in tasks if wanted_again(known[task.name], bench.again)]
-        # What an earlier run had no memory for comes after what no run began.
-        todo = sorted(wanted, key=lambda task: known[task.name] is not None)
+        todo = to_do(tasks, known, bench.again)
         for number, jobs in enumerate((bench.jobs, *fewer_jobs(bench.jobs))):
             phases = _Phases(bench, children, Admission(machine.free, jobs), threading.Lock())
             futures = [threads.submit(work, task, phases, jobs, number > 0) for task in todo]
@@ -161,10 +160,19 @@ def run(
             except BaseException:
                 _give_up(futures, children)
                 raise
-            todo = [t for t in todo if t.name in begun and lacked_memory(known[t.name])]
+            todo = [task for task in todo if task.name in lacking]
+            lacking.clear()
             if todo:
                 children.rest()
     return [facts for facts in known.values() if facts is not None]
+
+
+def to_do(
+    tasks: Sequence[TaskFile], known: Mapping[str, Facts | None], again: str
+) -> list[TaskFile]:
+    """What a run does, in this order: what an earlier run had no memory for comes after what no run began."""
+    wanted = [task for task in tasks if wanted_again(known[task.name], again)]
+    return sorted(wanted, key=lambda task: known[task.name] is not None)
 
 
 def fewer_jobs(jobs: int) -> list[int]:

@@ -41,6 +41,7 @@ from cuda_agent_backend.bench.results import (
     Results,
     lacked_memory,
     may_replace,
+    search_was_cut,
     wanted_again,
 )
 from cuda_agent_backend.bench.runner import Machine, jobs_of, limit_of, look_at_machine
@@ -694,6 +695,41 @@ def test_what_a_run_that_was_cut_had_no_memory_for_is_run_by_the_next_one_after_
     ]
     third = Played()
     assert run_played(bench_of(tmp_path), tasks, third) == found and not third.ran
+
+
+def test_what_no_run_began_is_submitted_before_what_an_earlier_run_had_no_memory_for(
+    tmp_path: Path,
+) -> None:
+    names = ("large", "done", "new", "newer")
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in names]
+    known: dict[str, dict[str, Any] | None] = dict.fromkeys(names)
+    known["large"] = {"status": "failed", "reason": FULL}
+    known["done"] = {"status": "measured"}
+    assert [one.name for one in runner.to_do(tasks, known, "")] == ["new", "newer", "large"]
+
+
+def test_what_was_measured_and_finds_no_memory_when_it_is_run_again_is_run_alone(
+    tmp_path: Path,
+) -> None:
+    """What was measured is kept meanwhile, and does not lack memory itself."""
+
+    class Slow(Played):
+        def run(self, phase: str, request: Request, folder: Path, limit_s: float) -> Any:
+            found = super().run(phase, request, folder, limit_s)
+            return OutOfTime(phase, "not done") if phase == "search" else found
+
+    class Full(Played):
+        def run(self, phase: str, request: Request, folder: Path, limit_s: float) -> Any:
+            first = f"search {folder.name}" not in self.ran
+            found = super().run(phase, request, folder, limit_s)
+            return Failed(phase, FULL) if first else found
+
+    tasks, full = [task(tmp_path / "t" / "a.py")], Full()
+    (before,) = run_played(bench_of(tmp_path), tasks, Slow())
+    assert before["status"] == "measured" and search_was_cut(before)
+    (found,) = run_played(bench_of(tmp_path, again="failed"), tasks, full)
+    assert full.ran == ["search a", "rest", "search a", "measure a"]
+    assert found["status"] == "measured" and not search_was_cut(found)
 
 
 def test_what_finds_no_memory_alone_either_is_not_run_by_each_later_run(tmp_path: Path) -> None:
