@@ -37,6 +37,10 @@ KEPT_BYTES = 1 << 30
 """What is left of a task on the device, such as libraries' workspaces, before another takes its process."""
 MODEL_LIMIT_S = 300.0
 """What building a task, and calling it once, may take."""
+SOONER_S = 1.0
+"""So long before its phase would be ended, a task's own code that still runs is said to hang."""
+_ending = threading.Lock()
+"""Held by whoever writes an answer: the first one that ends this process has the last word."""
 
 
 def machine(request: Request) -> Answer:
@@ -169,9 +173,17 @@ def _call(model: Any, inputs: tuple[Any, ...]) -> None:
 @contextmanager
 def limited(seconds: float, request: Request) -> Iterator[None]:
     """End this process, with an answer, where what is done within takes longer."""
-    reason = f"the task's own code was not done after {seconds:.0f} s"
-    with answered_after(seconds, request, lambda: {"timed_out": reason}):
+    most = own_limit(seconds, request.answer_by, time.monotonic())
+    reason = f"the task's own code was not done after {most:.0f} s"
+    with answered_after(most, request, lambda: {"timed_out": reason}):
         yield
+
+
+def own_limit(seconds: float, answer_by: float, now: float) -> float:
+    """What a task's own code may take: no longer than its phase, or what hangs would be taken for a phase that had too
+    little time, and hang once more while it is measured. Where none of that is left, waiting took it."""
+    left = answer_by - now - SOONER_S
+    return min(seconds, left) if answer_by and left > 0 else seconds
 
 
 @contextmanager
@@ -195,12 +207,15 @@ def ended_in_time(request: Request, memory: PhaseMemory) -> Iterator[None]:
 def answered_after(
     seconds: float, request: Request, answer: Callable[[], Answer]
 ) -> Iterator[None]:
-    """End this process with an answer after so many seconds, unless what is done within ended before."""
+    """End this process, and its search, with an answer, unless what is done within takes fewer seconds."""
     from cuda_agent_backend.json_values import write_json
 
     def end() -> None:
+        if not _ending.acquire(blocking=False):
+            return
         try:
             write_json(Path(request.result), answer())
+            end_search()
         finally:
             os._exit(1)
 
@@ -211,6 +226,15 @@ def answered_after(
         yield
     finally:
         timer.cancel()
+
+
+def end_search() -> None:
+    """End the search process, if there is one: it has a group of its own, and would be at work beside what comes
+    next."""
+    # Nothing is imported here: the task's own code may hang within an import.
+    client = sys.modules.get("cuda_agent_backend.search.client")
+    if client is not None:
+        client.search_process().kill()
 
 
 PHASES: dict[str, Callable[[Request], Answer]] = {
@@ -235,7 +259,8 @@ def main(phase: str, request: Request) -> None:
             traceback.print_exc()
             first = str(error).strip().partition("\n")[0]
             answer = {"failed": f"{type(error).__name__}: {first}"}
-    write_json(Path(request.result), {**answer, "memory": memory.facts()})
+    with _ending:
+        write_json(Path(request.result), {**answer, "memory": memory.facts()})
 
 
 def make_ready(phase: str) -> None:

@@ -118,7 +118,8 @@ class Children:
                 process.close()
                 raise Interrupted
         found = answer(phase, process.code, Path(request.result), log)
-        if ended is None:
+        # Where it has said why it ends, ending what it started may take longer.
+        if ended is None and not isinstance(found, TimedOut):
             found = OutOfTime(phase, f"not done after {limit_s:.0f} s", tail(log))
         self._take_back(phase, process, good=ended is False)
         return found

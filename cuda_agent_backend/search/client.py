@@ -57,6 +57,7 @@ class SearchProcess:
         self._died_at = 0.0
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._over = False
         self._outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._left: dict[int, threading.Timer] = {}
         """Requests that nobody waits for any more, until their answers come, and who looks whether they do."""
@@ -115,6 +116,14 @@ class SearchProcess:
             self._child.stop()
             self._child = None
 
+    def kill(self) -> None:
+        """End the process at once with all that it started, and start no other. For any thread, also while another one
+        waits for an answer, which is then that the process died."""
+        self._over = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
     @property
     def pid(self) -> int | None:
         """The running process's id."""
@@ -133,6 +142,8 @@ class SearchProcess:
             return None
 
     def _running(self) -> Child | None:
+        if self._over:
+            return None
         if self._child is None or not self._child.alive:
             if self._child is not None and self._child.owner == os.getpid():
                 self._child.stop()  # it is dead: this closes what was open to it

@@ -24,7 +24,7 @@ from kit.processes import gone, text_in
 from cuda_agent_backend.bench import children as children_module
 from cuda_agent_backend.bench import cores, run_times, runner
 from cuda_agent_backend.bench.built_task import BuiltTask, Place, build
-from cuda_agent_backend.bench.child import default_lock
+from cuda_agent_backend.bench.child import SOONER_S, default_lock, own_limit
 from cuda_agent_backend.bench.children import (
     Children,
     Failed,
@@ -220,6 +220,71 @@ child.main(sys.argv[1], child.Request.from_text(Path(sys.argv[2]).read_text()))
     assert isinstance(found, OutOfTime) and found.status == "timed_out"
     assert (found.memory, found.leases) == ({"allocated": 7}, {"race": {"leases": 1}})
     assert "limit" in found.reason and found.phase == "search"
+
+
+def test_a_phase_that_ends_at_its_limit_ends_its_search_first_and_has_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "pid"
+    text = f"""
+import sys, time
+from pathlib import Path
+from cuda_agent_backend.bench import child
+from cuda_agent_backend.search import client
+
+client._process = client.SearchProcess("stays")
+
+def search(request):
+    client.search_process().tell({{"do": "leave"}})
+    while not Path({str(note)!r}).exists():
+        time.sleep(0.05)
+    with child.answered_after(0.0, request, lambda: {{"out_of_time": "at the limit"}}):
+        for _ in range(2):
+            found = client.search_process().ask({{"do": "search"}}, 600.0, lambda told: None)
+        return {{"failed": found["reason"]}}
+
+child.PHASES["search"] = search
+child.main(sys.argv[1], child.Request.from_text(Path(sys.argv[2]).read_text()))
+"""
+    # It ends neither with its input nor when it is asked to.
+    stays = f"""
+import os, pathlib, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+half = pathlib.Path(f"{note!s}.{{os.getpid()}}")
+half.write_text(str(os.getpid()))
+half.replace({str(note)!r})
+time.sleep(600)
+"""
+    (tmp_path / "stays.py").write_text(stays)
+    made = child(tmp_path, monkeypatch, text)
+    found = made.run("search", request(tmp_path), tmp_path / "work", 300.0)
+    assert gone([int(text_in(note))])
+    assert isinstance(found, OutOfTime) and "limit" in found.reason
+
+
+def test_a_task_whose_own_code_hangs_has_timed_out_also_where_its_phase_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own_limit(300.0, answer_by=1000.0, now=100.0) == 300.0
+    assert own_limit(300.0, answer_by=0.0, now=100.0) == 300.0, "it has no limit"
+    assert own_limit(300.0, answer_by=150.0, now=100.0) == 50.0 - SOONER_S
+    assert own_limit(300.0, answer_by=100.5, now=100.0) == 300.0, "waiting took its time"
+    hangs = GOOD.replace("return [0.5]", "import time; time.sleep(600)")
+    asked = replace(request(tmp_path), file=str(task(tmp_path / "t" / "hangs.py", hangs).path))
+    text = """
+import sys, time
+from dataclasses import replace
+from pathlib import Path
+from cuda_agent_backend.bench import child
+import cuda_agent_backend.tools.warm
+
+child.start_search = lambda request: None
+asked = child.Request.from_text(Path(sys.argv[2]).read_text())
+child.main(sys.argv[1], replace(asked, answer_by=time.monotonic() + 10.0))
+"""
+    found = child(tmp_path, monkeypatch, text).run("search", asked, tmp_path / "work", 300.0)
+    assert isinstance(found, TimedOut) and not isinstance(found, OutOfTime)
+    assert "own code" in found.reason
 
 
 def test_a_task_whose_own_code_hangs_ends_before_the_limit(
