@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from contextlib import suppress
 from functools import cache
 
 CARDS = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
 """Says all GPUs that there are, whatever ``CUDA_VISIBLE_DEVICES`` says: one a line."""
 ASK_LIMIT_S = 30.0
-FIRST_PROCESS = 1
-"""Its cores are those of the machine, or of the container."""
 
 
 @cache
@@ -22,21 +19,19 @@ def cores_of(target: str) -> int:
         return own
     import torch
 
-    whole = own
-    with suppress(OSError):
-        whole = len(os.sched_getaffinity(FIRST_PROCESS))
+    whole = os.cpu_count() or own
     return share_of(own, whole, torch.cuda.device_count(), number_of_cards())
 
 
 def share_of(own: int, whole: int, seen: int, there: int) -> int:
-    """Cores for a process: at most the part of the machine's that its GPUs are of all.
+    """Cores for a process: the part of the machine's that its GPUs are of all, unless they are divided already.
 
-    own: cores that it may use, which is less than `whole`, those of the machine, where somebody has divided them
-    already. seen: GPUs that it sees, of those that are there, 0 where nobody says.
+    own: cores that it may use: less than `whole`, those of the machine, where it or its container was given a share.
+    seen: GPUs that it sees, of those that are there, 0 where nobody says.
     """
-    if not 0 < seen < there:
+    if own < whole or not 0 < seen < there:
         return own
-    return max(1, min(own, whole * seen // there))
+    return max(1, own * seen // there)
 
 
 def number_of_cards() -> int:

@@ -500,6 +500,9 @@ def test_jobs_and_limits_grow_with_the_machine_and_the_budget() -> None:
         (32, 32, 2, 2, 32),
         (16, 32, 1, 2, 16),  # somebody gave it a share already
         (4, 32, 1, 2, 4),
+        (16, 128, 1, 8, 16),  # of a container with its GPU's share
+        (12, 128, 1, 8, 12),
+        (24, 32, 1, 2, 24),
         (10, 10, 3, 8, 3),
         (2, 2, 1, 8, 1),
         (32, 32, 1, 0, 32),  # nobody says how many there are
@@ -520,6 +523,17 @@ def test_all_gpus_of_the_machine_are_counted(
     assert number_of_cards() == many
     monkeypatch.setattr(cores, "CARDS", ("/nonexistent/nvidia-smi",))
     assert number_of_cards() == 0
+
+
+def test_a_container_with_fewer_cores_than_its_machine_does_not_have_them_divided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = len(os.sched_getaffinity(0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(cores, "number_of_cards", lambda: 2)
+    for whole, expected in ((own + 2, own), (own, max(1, own // 2))):
+        monkeypatch.setattr(os, "cpu_count", lambda whole=whole: whole)
+        assert cores.cores_of.__wrapped__("cuda") == expected
 
 
 def test_each_device_has_turns_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
