@@ -84,7 +84,11 @@ def _add_limits(parser: argparse.ArgumentParser, seconds: Callable[[str], float]
         "--rounds", type=positive, default=100, metavar="N", help="most rounds of timing per task"
     )
     parser.add_argument(
-        "--limit", type=seconds, metavar="S", help="kill a phase of a task after so many seconds"
+        "--limit",
+        type=seconds,
+        metavar="S",
+        help="end a phase of a task after so many seconds, its waiting included: a search's kernels so far are then "
+        "measured, and a measurement has timed out",
     )
     parser.add_argument(
         "--begin-within",
