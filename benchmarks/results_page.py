@@ -200,6 +200,8 @@ def tasks(found: Sequence[Json]) -> str:
             parts.append(f"{s['covered']} of {s['regions']} regions covered")
         if "drawn" in s:
             parts.append(f"{s['rows_with_a_fault']} of {s['drawn']} drawn at random have a fault")
+        if "tasks_a_card_hour" in s:
+            parts.append(f"{s['tasks_a_card_hour']} tasks made in an hour of one card")
         said.append(f"{name}: {', '.join(parts)}")
     return "; ".join(said)
 
