@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sandbox.judge.rounds import Record
 from sandbox.timing import decision as timing
@@ -38,6 +38,17 @@ def first_look(target: str) -> int:
 def is_enough(ratios: Sequence[float], worth: float) -> bool:
     """Whether a glance may end: see `is_hopeless` and `agree`."""
     return is_hopeless(ratios, worth) or agree(ratios)
+
+
+def looks(target: str) -> tuple[int, ...]:
+    """Rounds after which `is_enough` is asked, as `Stopwatch.rounds` doubles them; then `MOST_GLANCES` end it."""
+    doublings = (first_look(target) << n for n in range(MOST_GLANCES))
+    return tuple(count for count in doublings if count < MOST_GLANCES)
+
+
+def rounds_of(ratios: Sequence[float], looks: Iterable[int], worth: float = 0.0) -> int:
+    """How many rounds a glance takes that sees these ratios one after the other."""
+    return next((count for count in looks if is_enough(ratios[:count], worth)), MOST_GLANCES)
 
 
 def is_hopeless(ratios: Sequence[float], worth: float) -> bool:

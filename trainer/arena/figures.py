@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.arena.play import BUDGETS, Played, geomean
+from trainer.arena.play import BUDGETS, Played
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -127,31 +127,28 @@ def over_families(
 def ratio(one: Sequence[Game], other: Sequence[Game]) -> dict[str, float]:
     """Judgements to 95 % of the best, one rival's over another's on the same tables: the geometric mean of the ratios
     of what each needs (one more than the largest budget where it never got there)."""
-    needed: dict[str, list[float]] = defaultdict(list)
-    for game in other:
-        needed[game.table].append(float(game.played.judgements or BUDGETS[-1] + 1))
-    means = {table: geomean(values) for table, values in needed.items()}
-
-    def of(game: Game) -> float:
-        mine = float(game.played.judgements or BUDGETS[-1] + 1)
-        return math.log(mine / means[game.table])
-
-    logs = bootstrapped([game for game in one if game.table in means], of, statistics.fmean)
-    return {name: math.exp(value) for name, value in logs.items()}
+    return _over(one, other, lambda game: float(game.played.judgements or BUDGETS[-1] + 1))
 
 
 def paired(one: Sequence[Game], other: Sequence[Game], budget: int) -> dict[str, float]:
-    """The slowdown after so many judgements, one rival's over another's on the same tables: the geometric mean of the
-    ratios of what each has in the mean over its seeds."""
-    logs: dict[str, list[float]] = defaultdict(list)
+    """The same of the slowdown after so many judgements."""
+    return _over(one, other, lambda game: game.played.at[budget].slowdown)
+
+
+def _over(
+    one: Sequence[Game], other: Sequence[Game], of: Callable[[Game], float]
+) -> dict[str, float]:
+    """One rival's figure over another's, table by table, each in the geometric mean over its seeds; the geometric mean
+    of these ratios with its interval."""
+    theirs: dict[str, list[float]] = defaultdict(list)
     for game in other:
-        logs[game.table].append(math.log(game.played.at[budget].slowdown))
-    means = {table: statistics.fmean(values) for table, values in logs.items()}
+        theirs[game.table].append(math.log(of(game)))
+    means = {table: statistics.fmean(logs) for table, logs in theirs.items()}
 
-    def of(game: Game) -> float:
-        return math.log(game.played.at[budget].slowdown) - means[game.table]
+    def over(game: Game) -> float:
+        return math.log(of(game)) - means[game.table]
 
-    found = bootstrapped([game for game in one if game.table in means], of, statistics.fmean)
+    found = bootstrapped([game for game in one if game.table in means], over, statistics.fmean)
     return {name: math.exp(value) for name, value in found.items()}
 
 

@@ -6,7 +6,7 @@ import random
 import statistics
 from dataclasses import dataclass
 
-from sandbox.judge.glance import MOST_GLANCES, first_look, is_enough
+from sandbox.judge.glance import MOST_GLANCES, looks, rounds_of
 from trainer.world.rows import CORRECT, Row, Table
 
 
@@ -34,9 +34,7 @@ class Replay:
     def __init__(self, table: Table, seed: int = 0) -> None:
         self.table = table
         self._random = random.Random(seed)
-        first = first_look(table.target)
-        doublings = (first << n for n in range(MOST_GLANCES))  # as `Stopwatch.rounds` asks
-        self._looks = [count for count in doublings if count < MOST_GLANCES]
+        self._looks = looks(table.target)
         self._pairs = [_pairs(row) for row in table.rows]
         self._seconds = [row.judging_s for row in table.rows]
 
@@ -55,8 +53,7 @@ class Replay:
         # As many from the generator each time: what is told of one row does not hang on what was told of others.
         drawn = self._random.choices(self._pairs[row], k=MOST_GLANCES)
         ratios = [baseline / own for baseline, own in drawn]
-        enough = next((n for n in self._looks if is_enough(ratios[:n], worth)), MOST_GLANCES)
-        return drawn[:enough]
+        return drawn[: rounds_of(ratios, self._looks, worth)]
 
 
 def _pairs(row: Row) -> list[tuple[float, float]]:

@@ -201,13 +201,13 @@ def _pairs_of_a_profile(row: Row) -> int:
     """How many it takes, by the timings in the order in which they were taken. Of a candidate without hope there are
     fewer than a profile looks at."""
     # Here, as it is slow to import and commands that tell of their arguments read this file.
-    from sandbox.judge.glance import GLANCES, MOST_GLANCES, agree
+    from sandbox.judge.glance import GLANCES, looks, rounds_of
 
     ratios = [b / c for b, c in zip(row.baseline, row.seconds, strict=True)]
     if len(ratios) < GLANCES:
         return GLANCES
-    looks = (count for count in (GLANCES, 2 * GLANCES) if count <= len(ratios))
-    return next((count for count in looks if agree(ratios[:count])), MOST_GLANCES)
+    # On every device as on cpu: fewer rounds than its first look end only what is not worth it, and here all is.
+    return rounds_of(ratios, [count for count in looks("cpu") if count <= len(ratios)])
 
 
 _LISTS = ("schedules", "seconds", "baseline", "retimed", "retimed_baseline")
