@@ -66,8 +66,9 @@ def faults(row: Row, facts: Facts) -> dict[str, str]:
         found["not finite"] = "a result holds NaN or an infinity"
     elif not facts["slopes_finite"]:
         found["not finite"] = "a gradient holds NaN or an infinity"
-    if facts["constant"]:
-        found["constant"] = "every result holds one number only"
+    if facts["constant"] or facts["slopes_constant"]:
+        what = "result" if facts["constant"] else "gradient"
+        found["constant"] = f"every {what} holds one number only"
     elif facts["share"] > SAME_NUMBER:
         found["saturated"] = f"{facts['share']:.0%} of a result are one number"
     if facts["other_inputs"] < LIKE:

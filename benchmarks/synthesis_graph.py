@@ -209,8 +209,8 @@ def used_names(found: Recorded, results: Sequence[Tensor]) -> Counter[str]:
 def digest(found: Recorded, results: Sequence[Tensor], numbers: bool) -> str:
     """Of what the results are made of, whatever the order of calls and the names of things.
 
-    numbers: sizes, numbers among the arguments and which weight it is count too. Otherwise two programs that differ in
-    sizes alone have the same.
+    numbers: sizes and numbers among the arguments count too. Otherwise two programs that differ in sizes alone have the
+    same. To read one input twice is not to read two.
     """
     known: dict[Call, str] = {}
     order: dict[Call, int] = {}
@@ -232,7 +232,7 @@ def digest(found: Recorded, results: Sequence[Tensor], numbers: bool) -> str:
 def _of_call(call: Call, known: dict[Call, str], order: dict[Call, int], numbers: bool) -> str:
     made: Any = call.made if numbers else tuple((kind, len(shape)) for kind, shape in call.made)
     if call.name in ("input", "weight", "outside"):
-        said: Any = order.setdefault(call, len(order)) if numbers else ""
+        said: Any = order.setdefault(call, len(order))
     else:
         said = call.said if numbers else _choices(call.said)
     text = repr((call.name, said, made, [known[part] for part in call.read]))

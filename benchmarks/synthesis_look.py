@@ -70,7 +70,8 @@ def _as_it_is(program: Any, row: dict[str, Any]) -> dict[str, Any]:
     del found, results  # all that the run has made
     _give_back(row["device"])
     slopes = _trained(model, inputs)[1] if row["training"] else []
-    return {**facts, "slopes_finite": all(bool(slope.isfinite().all()) for slope in slopes)}
+    learned = _held(slopes)
+    return {**facts, "slopes_finite": learned["finite"], "slopes_constant": learned["constant"]}
 
 
 def _further(

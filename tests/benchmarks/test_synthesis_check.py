@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import confined, synthesis_check, synthesis_results
 from benchmarks.synthesis_check import (
@@ -20,6 +21,7 @@ from benchmarks.synthesis_check import (
     twins,
     unused_operators,
 )
+from benchmarks.synthesis_graph import digest, recorded
 from benchmarks.synthesis_look import look
 
 PROGRAM = """import torch
@@ -95,6 +97,12 @@ def test_a_planted_row_is_found(tmp_path: Path, kind: str) -> None:
     planted = row(PLANTED[kind])
     found = faults(planted, looked_at(planted, tmp_path))
     assert kind in found, found
+
+
+def test_a_row_whose_gradients_are_all_zero_is_found(tmp_path: Path) -> None:
+    lines = "return torch.round(torch.tanh(self.layer1(x)) * self.scale * 8 + F.gelu(y))"
+    planted = row(lines, training=True)
+    assert faults(planted, looked_at(planted, tmp_path))["constant"].startswith("every gradient")
 
 
 def test_a_weight_that_a_normalization_cancels_is_found_in_half_precision_too(
@@ -183,6 +191,18 @@ def test_what_chooses_the_computation_counts_for_near_duplicates_and_numbers_do_
         for alpha in ("", ", alpha=2")
     ]
     assert added[0]["shape"] == added[1]["shape"] and added[0]["exact"] != added[1]["exact"]
+
+
+def test_to_read_one_input_twice_is_not_to_read_two() -> None:
+    class Product(torch.nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a * (b + 1)
+
+    x, y = torch.randn(2, 4, 4)
+    once, other, both = (
+        digest(*recorded(Product(), given), numbers=False) for given in ([x, x], [y, y], [x, y])
+    )
+    assert once == other != both
 
 
 def test_a_function_may_be_like_a_module_of_its_name() -> None:

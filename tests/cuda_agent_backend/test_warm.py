@@ -122,6 +122,16 @@ def test_real_inputs_are_recorded_where_regions_begin(tmp_path: Path) -> None:
     torch.testing.assert_close(value, x @ w)
 
 
+def test_a_backward_pass_that_was_done_in_the_forward_is_a_graph_without_calls(
+    tmp_path: Path,
+) -> None:
+    """A gradient that is zero everywhere needs nothing of what comes later. Inductor runs no pass on what is left."""
+    x, w = torch.randn(8, 8), torch.randn(8, requires_grad=True)
+    graphs = capture(lambda x: torch.trunc(x * w), (x,), kit.options_in(tmp_path), training=True)
+    calls = [sum(node.op == "call_function" for node in g.module.graph.nodes) for g in graphs]
+    assert calls[0] > 0 and calls[1:] == [0]
+
+
 def test_real_inputs_are_recorded_beside_products(tmp_path: Path) -> None:
     x, w = torch.randn(256, 128), torch.randn(128, 128)
     options = kit.options_in(tmp_path)

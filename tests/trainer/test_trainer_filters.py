@@ -114,6 +114,32 @@ def test_of_two_alike_the_first_is_kept() -> None:
     assert known.why_dropped("5", "d", GOOD, True) is None
 
 
+def test_a_program_with_other_numbers_is_known_whatever_the_compiler_made_of_it() -> None:
+    known = Known()
+    codes = ("f(x, 8, 'same')", "f(x, -0.5, 'same')", "f(x, 8, 'other')", "f(y, 8, 'same')", "f(")
+    found = [
+        known.why_dropped(
+            str(number), code, {"graphs": [str(number)], "structures": [str(number)]}, False
+        )
+        for number, code in enumerate(codes)
+    ]
+    assert [drop and drop.reason for drop in found] == [None, "like 0", None, None, None]
+
+
+def test_results_and_gradients_are_looked_at_apart() -> None:
+    varied = {"finite": True, "constant": False, "common": 0.0}
+    saturated = {**GOOD, "outputs": {**varied, "common": 0.95}, "slopes": varied}
+    zero = {**GOOD, "slopes": {"finite": True, "constant": True, "common": 1.0}}
+    infinite = {**GOOD, "slopes": {**varied, "finite": False}}
+    found = [why_dropped(CLAIM, facts) for facts in (saturated, zero, infinite)]
+    assert [drop and drop.filter for drop in found] == [
+        "constant or saturated",
+        "constant or saturated",
+        "not finite",
+    ]
+    assert why_dropped(CLAIM, {**GOOD, "slopes": varied}) is None
+
+
 def test_a_program_of_an_excluded_folder_is_recognised_under_other_names(tmp_path: Path) -> None:
     made = [RuleComposer(Wishes.of("cpu")).compose(seed, 0) for seed in range(12)]
     tasks = [task for task in made if isinstance(task, Composed) and len(task.ops) > 2]

@@ -54,10 +54,15 @@ def look(
 
 
 def look_at(
-    prober: Prober, code: str, most_s: float = 0.0, limit_s: float = 300.0, alone: bool = True
+    prober: Prober,
+    code: str,
+    most_s: float = 0.0,
+    limit_s: float = 300.0,
+    alone: bool = True,
+    training: bool = False,
 ) -> dict[str, Any]:
     request = ProbeRequest(
-        code, "cpu", False, 0.0, most_s, 1 << 20, 4 << 30, limit_s, ("nn.Linear",), alone=alone
+        code, "cpu", training, 0.0, most_s, 1 << 20, 4 << 30, limit_s, ("nn.Linear",), alone=alone
     )
     return prober.probe(request)
 
@@ -196,6 +201,15 @@ def test_a_weight_that_is_left_uninitialized_is_found(prober: Prober) -> None:
     used = TASK.format(line="pass").replace("torch.ones(3)", "torch.empty(8)")
     used = used.replace("self.layer(x))", "self.layer(x) + self.idle)")
     assert look_at(prober, used)["outputs"]["finite"] is False
+
+
+def test_what_results_hold_is_not_hidden_by_gradients(prober: Prober) -> None:
+    code = TASK.format(line="pass").replace("self.idle = torch.nn.Parameter(torch.ones(3))", "pass")
+    saturated = code.replace("self.layer(x))", "self.layer(x) - 100)")
+    stepped = code.replace("self.layer(x))", "torch.round(self.layer(x) * 4 + y[0]))")
+    found = [look_at(prober, text, training=True) for text in (code, saturated, stepped)]
+    assert [facts["outputs"]["common"] > 0.9 for facts in found] == [False, True, False]
+    assert [facts["slopes"]["constant"] for facts in found] == [False, True, True]
 
 
 HALF = """import torch

@@ -70,7 +70,9 @@ def _in_window(claim: Claim, facts: Facts) -> str:
 
 
 def _finite(claim: Claim, facts: Facts) -> str:
-    return "" if facts["outputs"]["finite"] else "a result is not finite"
+    if not facts["outputs"]["finite"]:
+        return "a result is not finite"
+    return "" if facts.get("slopes", facts["outputs"])["finite"] else "a gradient is not finite"
 
 
 def _deterministic(claim: Claim, facts: Facts) -> str:
@@ -87,6 +89,8 @@ def _varied(claim: Claim, facts: Facts) -> str:
         return "its results are constant"
     if outputs["common"] > SATURATED:
         return f"{outputs['common']:.0%} of a result are one number"
+    if facts.get("slopes", outputs)["constant"]:
+        return "its gradients are constant"
     return ""
 
 

@@ -49,9 +49,17 @@ class Subject:
 
     def run(self, call: Callable[..., Any], inputs: Sequence[Any]) -> list[Tensor]:
         """Results of one run, and gradients where it is trained."""
+        results, slopes = self.parts(call, inputs)
+        return [*results, *slopes]
+
+    def parts(
+        self, call: Callable[..., Any], inputs: Sequence[Any]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Results of one run; gradients where it is trained, against numbers that do not change. Raises `NoTask` where
+        it is trained and no result has one."""
         if not self.training:
             with torch.no_grad():
-                return list(tensors(call(*inputs)))
+                return list(tensors(call(*inputs))), []
         results = list(tensors(call(*inputs)))
         learned = self.learned(inputs)
         lasting = [result for result in results if result.requires_grad]
@@ -61,7 +69,7 @@ class Subject:
             lasting, learned, [cotangent(result) for result in lasting], allow_unused=True
         )
         found = [slope for slope in slopes if slope is not None]
-        return [*(result.detach() for result in results), *found]
+        return [result.detach() for result in results], found
 
     def learned(self, inputs: Sequence[Any]) -> list[Tensor]:
         """What gradients are taken of."""

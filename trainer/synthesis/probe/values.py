@@ -35,14 +35,14 @@ def _apart(one: Tensor, other: Tensor) -> float:
 
 def described(outputs: Sequence[Tensor]) -> dict[str, Any]:
     """finite: whether all numbers are. constant: whether each result holds one number only, and has more elements than
-    one. common: the largest share that a single number has in the result that has the least of it."""
+    one. common: the largest share that a single number has in a result of more elements than one."""
     floating = [output for output in outputs if output.is_floating_point()]
     finite = all(bool(torch.isfinite(output).all()) for output in floating)
     shares = [_common(output) for output in outputs if output.numel() > 1]
     return {
         "finite": finite,
         "constant": bool(shares) and all(share == 1.0 for share in shares),
-        "common": min(shares, default=0.0),
+        "common": max(shares, default=0.0),
         "shapes": [list(output.shape) for output in outputs],
         "dtypes": [str(output.dtype).removeprefix("torch.") for output in outputs],
     }

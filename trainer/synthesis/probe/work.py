@@ -181,7 +181,11 @@ def _eager(look: Look) -> None:
     """Run it, time it roughly."""
     request, model = look.request, look.subject.model
     with look.shared():
-        look.facts["outputs"] = described(look.run(model))
+        results, slopes = look.subject.parts(model, look.inputs)
+        look.facts["outputs"] = described(results)
+        if request.training:
+            look.facts["slopes"] = described(slopes)
+        del results, slopes  # it is timed with no more memory held than it needs
     with look.device.alone():
         seconds = _quick(lambda: look.run(model), request.target, max(FAR_BEYOND, request.most_s))
     look.facts["quick_s"] = seconds
