@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sandbox.accuracy.finiteness import MOST_PLACES, Places, right_as, wrong_places
@@ -38,13 +38,16 @@ class _Total:
     squares: float = 0.0
     largest: float = 0.0
 
-    def add(self, values: torch.Tensor) -> None:
-        """values: float64 [n], n > 0, not negative."""
-        import torch
+    def add(self, count: int, norm: float, largest: float) -> None:
+        """count: of values, more than none. norm: the root of their squares' sum."""
+        self.count += count
+        self.squares += _squared(norm)
+        self.largest = max(self.largest, largest)
 
-        self.count += len(values)
-        self.squares += _squared(float(torch.linalg.vector_norm(values)))
-        self.largest = max(self.largest, float(values.max()))
+    def again(self, before: _Total) -> None:
+        """Add once more what was added since it was `before`."""
+        self.count += self.count - before.count
+        self.squares += self.squares - before.squares
 
     @property
     def rms(self) -> float:
@@ -107,6 +110,7 @@ class ErrorPool:
         )  # the candidate's errors, the oracle's values
         self.fourths = 0.0  # of the oracle
         self.eager: list[_Total] = []  # errors, by draw
+        self._waiting: list[tuple[int, torch.Tensor]] = []  # what chunks came to, on the device
         self.nearby: list[_Total] = []  # eager's errors on inputs near those of the last draw
         self._wrong, self._last = _Wrong(), False
         self.counts: torch.Tensor | None = None  # elements by power of two, int64 [bins]
@@ -116,6 +120,8 @@ class ErrorPool:
         """Errors that follow are another draw's, or another run's of the same. eager: its output, whole. last: others
         are nearby its inputs."""
         self.eager.append(_Total())
+        counts = None if self.counts is None else self.counts.clone()
+        self._before = replace(self.candidate), replace(self.oracle), self.fourths, counts
         self._wrong, self._last = _Wrong(), last
         if last and self.places is None:
             self.places = Places(eager)
@@ -128,16 +134,33 @@ class ErrorPool:
         chunk = CHUNKS[piece.oracle.device.type]
         own = [piece.of(tensor).reshape(-1) for tensor in (found, eager)]
         parts = [tensor.split(chunk) for tensor in (*own, piece.oracle.reshape(-1))]
-        start = 0
-        for number, trio in enumerate(zip(*parts, strict=True)):
+        trios = list(zip(*parts, strict=True))
+        try:
+            return self._add_trios(trios, found.shape, piece, beyond)
+        finally:
+            self._settle()
+
+    def _add_trios(
+        self,
+        trios: Sequence[tuple[torch.Tensor, ...]],
+        shape: Sequence[int],
+        piece: Piece,
+        beyond: bool,
+    ) -> str:
+        chunk, start = CHUNKS[piece.oracle.device.type], 0
+        for number, (trio, plain) in enumerate(zip(trios, _are_finite(trios), strict=True)):
             c, e, o = (tensor.to(piece.oracle.device).double() for tensor in trio)
+            if plain:
+                self._add_finite(c, e, o)
+                start += len(c)
+                continue
             wrong = self._add_chunk(c, e, o, beyond)
             if len(wrong) and piece.written_out is not None:
                 other = piece.written_out.reshape(-1).split(chunk)[number]
                 wrong = wrong[~right_as(c[wrong], e[wrong], other[wrong], self.dtype)]
             if len(wrong):
-                at = piece.places(start + wrong, found.shape)
-                place = list(unravel(int(at[0]), found.shape))
+                at = piece.places(start + wrong, shape)
+                place = list(unravel(int(at[0]), shape))
                 pair = f"{c[wrong[0]].item()} instead of {e[wrong[0]].item()}"
                 text = f"not finite in other places than eager, at {place}: {pair}"
                 self.not_finite = self.not_finite or text
@@ -153,21 +176,37 @@ class ErrorPool:
             self.places.add(*self._wrong.all())
         return ""
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the last draw was finite throughout."""
+        return not self._wrong.count and not self.unmatched
+
+    def repeat_draw(self) -> None:
+        """Count the last draw once more, for a run that gave the very same."""
+        candidate, oracle, fourths, counts = self._before
+        self._before = replace(self.candidate), replace(self.oracle), self.fourths, self.counts
+        self.candidate.again(candidate)
+        self.oracle.again(oracle)
+        self.fourths += self.fourths - fourths
+        self.eager.append(replace(self.eager[-1]))
+        if self.counts is not None:
+            self.counts = 2 * self.counts - (0 if counts is None else counts)
+
     def _add_chunk(
         self, c: torch.Tensor, e: torch.Tensor, o: torch.Tensor, beyond: bool
     ) -> torch.Tensor:
-        """Where it is not finite as it should be."""
+        """Where it is not finite as it should be. Some element of the three is not finite."""
         import torch
 
         wrong = torch.empty(0, dtype=torch.int64, device=o.device)
-        if not bool(torch.isfinite(c.sum() + e.sum())):
+        if not bool((c.isfinite() & e.isfinite()).all()):
             wrong = wrong_places(c, e, o, self.dtype, beyond)
             both = c.isfinite() & o.to(self.dtype).isfinite()
             alone, keep = both & ~e.isfinite(), both & e.isfinite()
             self.unmatched += int(alone.sum())
             self._group(o[alone].abs(), [(c - o)[alone].abs()])
             c, e, o = c[keep], e[keep], o[keep]
-        elif not bool(torch.isfinite(o.sum())):
+        else:
             keep = o.isfinite()
             c, e, o = c[keep], e[keep], o[keep]
         self._add_finite(c, e, o)
@@ -180,12 +219,25 @@ class ErrorPool:
             return
         size = o.abs()
         errors = [(c - o).abs_(), (e - o).abs_()]
-        totals = self.candidate, self.eager[-1], self.oracle
-        for total, values in zip(totals, (*errors, size), strict=True):
-            total.add(values)
+        found = [of for x in (*errors, size) for of in (torch.linalg.vector_norm(x), x.max())]
         # torch's own norm of order 4 takes powers, ten times as long
-        self.fourths += _squared(float(torch.linalg.vector_norm(size.square())))
+        found.append(torch.linalg.vector_norm(size.square()))
+        self._waiting.append((len(o), torch.stack(found)))
         self._group(size, errors)
+
+    def _settle(self) -> None:
+        """Read what all chunks came to, and add it up in their order."""
+        import torch
+
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        totals = self.candidate, self.eager[-1], self.oracle
+        read = torch.stack([found for _, found in waiting]).tolist()
+        for (count, _), (*pairs, fourth) in zip(waiting, read, strict=True):
+            for total, norm, largest in zip(totals, pairs[::2], pairs[1::2], strict=True):
+                total.add(count, norm, largest)
+            self.fourths += _squared(fourth)
 
     def _group(self, size: torch.Tensor, errors: Sequence[torch.Tensor]) -> None:
         """errors: the candidate's, and eager's where it has one."""
@@ -195,8 +247,7 @@ class ErrorPool:
         if self.counts is None:
             self.counts = torch.zeros(BINS, dtype=torch.int64, device=size.device)
             self.tops = [torch.zeros(BINS, dtype=size.dtype, device=size.device) for _ in range(2)]
-        self.counts += torch.bincount(bins, minlength=BINS)
-        raise_tops(self.tops, bins, errors)
+        raise_tops(self.tops, bins, errors, self.counts)
 
     def begin_nearby(self, eager: torch.Tensor) -> None:
         """Errors that follow are eager's on inputs nearby."""
@@ -214,15 +265,21 @@ class ErrorPool:
             return
         chunk = CHUNKS[piece.oracle.device.type]
         pair = piece.of(eager), piece.oracle
-        for part in zip(*(tensor.reshape(-1).split(chunk) for tensor in pair), strict=True):
+        parts = list(zip(*(tensor.reshape(-1).split(chunk) for tensor in pair), strict=True))
+        found: list[tuple[int, torch.Tensor]] = []
+        for part, plain in zip(parts, _are_finite(parts), strict=True):
             e, o = (tensor.to(self.tops[1].device).double() for tensor in part)
-            if not bool(torch.isfinite(e.sum() + o.sum())):  # to pick takes longer than the rest
+            if not plain:  # to pick takes longer than the rest
                 keep = e.isfinite() & o.isfinite()
                 e, o = e[keep], o[keep]
             error = (e - o).abs_()
             raise_tops(self.tops[1:], group_of(o.abs()), [error])
             if len(o):
-                self._errors.add(error)
+                both = torch.stack([torch.linalg.vector_norm(error), error.max()])
+                found.append((len(o), both))
+        read = torch.stack([both for _, both in found]).tolist() if found else []
+        for (count, _), (norm, largest) in zip(found, read, strict=True):
+            self._errors.add(count, norm, largest)
 
     def end_nearby(self) -> None:
         """After the last part."""
@@ -295,6 +352,20 @@ class ErrorPool:
             if found > allowed:
                 return f"error {found:.3g} on values of size {size:.3g}, allowed {allowed:.3g}"
         return ""
+
+
+def _are_finite(parts: Sequence[tuple[torch.Tensor, ...]]) -> Iterable[bool]:
+    """Of each part whether all numbers of its tensors are finite. A device is waited for once, for all parts."""
+    import torch
+
+    if not parts:
+        return ()
+    device = parts[0][-1].device
+    if device.type == "cpu":  # as they are asked for, while they are in the cache
+        return (all(bool(x.isfinite().all()) for x in part) for part in parts)
+    flags = [torch.stack([x.isfinite().all().to(device) for x in part]).all() for part in parts]
+    found: list[bool] = torch.stack(flags).tolist()
+    return found
 
 
 def _with_chance(own: float, last: float, nearby: Sequence[float], slack: float) -> float:

@@ -115,6 +115,11 @@ class Comparison:
         if not self._found:
             self._found = [_begun(number, draw) for number in range(len(draw.eager))]
         pools = {p.number: p for p in self._found if isinstance(p, ErrorPool)}
+        if self._draws and is_repeated(draw, self._draws[-1]):
+            if all(pool.may_repeat for pool in pools.values()):
+                for pool in pools.values():
+                    pool.repeat_draw()
+                return
         for pool in pools.values():
             pool.begin_draw(draw.eager[pool.number], last)
         for piece in draw.oracles() if pools else ():
@@ -163,6 +168,27 @@ class Comparison:
             if found is not None and found.count:
                 break
         return replace(report, misses=found)
+
+
+def is_repeated(draw: Draw, last: Draw) -> bool:
+    """Whether a draw is another run on the same inputs that gave the same bits. It need not be looked at again."""
+    if draw.pieces is not None or last.pieces is not None:
+        return False  # outputs may have been overwritten since
+    pairs = [*zip(draw.eager, last.eager, strict=True), *zip(draw.oracle, last.oracle, strict=True)]
+    if any(one is not other for one, other in pairs):
+        return False
+    return all(map(_same_bits, draw.outputs, last.outputs))
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    import torch
+
+    if one.device != other.device or one.stride() != other.stride():
+        return False
+    if not one.dtype.is_floating_point:
+        return torch.equal(one, other)
+    bits = getattr(torch, f"int{8 * one.itemsize}")  # a NaN is like itself
+    return torch.equal(one.view(bits), other.view(bits))
 
 
 def _misses(number: int, draw: Draw) -> Misses | None:

@@ -15,24 +15,35 @@ one number for all elements of a group does so one after the other, for longer t
 
 
 def raise_tops(
-    tops: Sequence[torch.Tensor], bins: torch.Tensor, errors: Sequence[torch.Tensor]
+    tops: Sequence[torch.Tensor],
+    bins: torch.Tensor,
+    errors: Sequence[torch.Tensor],
+    counts: torch.Tensor | None = None,
 ) -> None:
-    """Raise each group's largest error, in place. A maximum is the same in whatever order it is taken.
+    """Raise each group's largest error, in place. A maximum is the same in whatever order it is taken. Nothing is read
+    back from the device.
 
     tops: float64 [BINS], not negative, as many as `errors` or more. bins: int64 [n]. errors: as `tops`, but [n].
+    counts: int64 [BINS], to which each group's elements are added.
     """
     import torch
 
     lanes = LANES[bins.device.type]
-    if lanes == 1 or len(bins) <= lanes:
-        for top, values in zip(tops, errors, strict=False):
-            top.scatter_reduce_(0, bins, values, "amax")
-        return
-    # Neighbours go to different tables.
-    places = torch.arange(len(bins), device=bins.device).remainder_(lanes).mul_(BINS).add_(bins)
+    lanes = lanes if len(bins) > lanes else 1
+    places = bins
+    if lanes > 1:  # neighbours go to different tables
+        places = torch.arange(len(bins), device=bins.device).remainder_(lanes).mul_(BINS).add_(bins)
     for top, values in zip(tops, errors, strict=False):
-        tables = top.new_zeros(lanes * BINS).scatter_reduce_(0, places, values, "amax")
-        torch.maximum(top, tables.view(lanes, BINS).amax(0), out=top)
+        tables = top.new_zeros(lanes * BINS) if lanes > 1 else top
+        tables.scatter_reduce_(0, places, values, "amax")
+        if lanes > 1:
+            torch.maximum(top, tables.view(lanes, BINS).amax(0), out=top)
+    if counts is not None and lanes == 1 and bins.device.type == "cpu":
+        counts += torch.bincount(bins, minlength=BINS)
+    elif counts is not None:  # `bincount` would read back what it counts
+        ones = counts.new_ones(1).expand(len(bins))
+        tables = counts.new_zeros(lanes * BINS).scatter_add_(0, places, ones)
+        counts += tables.view(lanes, BINS).sum(0)
 
 
 def group_of(size: torch.Tensor) -> torch.Tensor:

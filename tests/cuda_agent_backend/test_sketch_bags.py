@@ -62,6 +62,10 @@ BAGS: dict[str, Case] = {
         lambda w, i: F.embedding_bag(i, w, mode="mean").relu() * 2,
         (randn(50, 36), places(50, 7, 9).int()),
     ),
+    "then two products": (
+        lambda w, i, a, b: F.embedding_bag(i, w) @ a @ b,
+        (randn(50, 36), places(50, 7, 9), randn(36, 8), randn(8, 5)),
+    ),
 }  # fmt: skip
 FOLDS: dict[str, Case] = {
     "halves overlap": (lambda x: F.fold(x, (20, 24), 8, stride=4), (randn(2, 192, 20),)),

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from sandbox.accuracy import size_groups
+from sandbox.accuracy.error_pool import ErrorPool
 from sandbox.accuracy.metadata import check_metadata
 from sandbox.accuracy.nearby import moved, several, while_there_is_room
-from sandbox.accuracy.rule import Draw, Nearby, compare, compare_draws
+from sandbox.accuracy.rule import Comparison, Draw, Nearby, compare, compare_draws
 from sandbox.accuracy.size_groups import raise_tops
 from sandbox.task.specs import TensorSpec
 
@@ -498,10 +499,12 @@ def test_tables_side_by_side_give_the_same_largest_errors(
     found, wanted = (
         [torch.full((size_groups.BINS,), 0.25).double() for _ in range(2)] for _ in "ab"
     )
-    raise_tops(wanted, bins, errors)
+    counts = [torch.ones(size_groups.BINS, dtype=torch.int64) for _ in "ab"]
+    raise_tops(wanted, bins, errors, counts[0])
     monkeypatch.setitem(size_groups.LANES, "cpu", lanes)
-    raise_tops(found, bins, errors)
-    assert all(map(torch.equal, found, wanted))
+    raise_tops(found, bins, errors, counts[1])
+    assert all(map(torch.equal, found, wanted)) and torch.equal(*counts)
+    assert int(counts[0].sum()) == size_groups.BINS + count
     assert float(found[0][1100]) == max(0.25, float(errors[0][bins == 1100].max()))
 
 
@@ -517,6 +520,67 @@ def test_a_report_is_the_same_however_its_tables_are_filled(
     monkeypatch.setitem(size_groups.LANES, "cpu", 64)
     assert compare([found], [eager], [oracle]) == one
     assert one.passes is (wrong is None)
+
+
+@pytest.mark.parametrize("special", [None, math.nan])
+def test_a_run_that_gave_the_same_bits_is_counted_and_not_looked_at(
+    special: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager, oracle = silu_case()
+    if special is not None:
+        eager.view(-1)[5] = oracle.view(-1)[5] = special
+    found = eager.clone()
+    found.view(-1)[::7] *= 1 + 1e-6
+    looked: list[int] = []
+    add = ErrorPool.add_piece
+
+    def counting(pool: ErrorPool, *given: Any) -> str:
+        looked.append(1)
+        return add(pool, *given)
+
+    monkeypatch.setattr(ErrorPool, "add_piece", counting)
+    short, whole = Comparison(), Comparison()
+    other = found.clone()
+    other.view(-1)[9] *= 1 + 1e-6
+    for outputs in (found, found.clone(), found.clone(), other):
+        short.add(Draw([outputs], [eager], [oracle]))
+        whole.add(Draw([outputs], [eager.clone()], [oracle]))  # of another draw, for all it knows
+    assert len(looked) == 2 + 4
+    (one,), (all_of_them,) = short.report().outputs, whole.report().outputs
+    assert one.elements == all_of_them.elements and one.passes == all_of_them.passes
+    for name in (
+        "rms_error",
+        "rms_eager",
+        "rms_allowed",
+        "max_error",
+        "max_allowed",
+        "error_ratio",
+    ):
+        assert getattr(one, name) == pytest.approx(getattr(all_of_them, name), rel=1e-12), name
+
+
+def test_a_run_that_is_wrong_where_the_one_before_was_not_is_looked_at() -> None:
+    eager, oracle = silu_case()
+    comparison = Comparison()
+    for wrong in (0.0, 0.0, 0.5):
+        found = eager.clone()
+        found.view(-1)[3] += wrong
+        comparison.add(Draw([found], [eager], [oracle]))
+    assert not comparison.report().passes
+
+
+@pytest.mark.gpu
+def test_a_device_comes_to_the_same_report() -> None:
+    oracle = torch.randn(1 << 22).double()
+    eager = oracle.half()
+    found = eager.clone()
+    found[::5] *= 1.002
+    found[77] = eager[77] = oracle[77] = math.nan
+    one = compare([found], [eager], [oracle]).outputs[0]
+    other = compare([found.cuda()], [eager.cuda()], [oracle.cuda()]).outputs[0]
+    assert one.elements == other.elements
+    for name in ("rms_error", "rms_eager", "max_error", "max_allowed", "error_ratio"):
+        assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-9), name
 
 
 @pytest.mark.gpu

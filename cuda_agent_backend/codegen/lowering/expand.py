@@ -120,7 +120,7 @@ def _is_computed(operand: Node) -> bool:
         node = waiting.pop()
         if node.op != "call_function" or node.target in PRODUCTS or not is_float(node):
             continue
-        pointwise = torch.Tag.pointwise in node.target.tags  # type: ignore[union-attr]
+        pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
         if pointwise and name_of(node) not in READ_THROUGH:
             return True
         if name_of(node) not in REDUCTIONS:
