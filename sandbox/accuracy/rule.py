@@ -115,11 +115,11 @@ class Comparison:
         if not self._found:
             self._found = [_begun(number, draw) for number in range(len(draw.eager))]
         pools = {p.number: p for p in self._found if isinstance(p, ErrorPool)}
-        if self._draws and is_repeated(draw, self._draws[-1]):
-            if all(pool.may_repeat for pool in pools.values()):
-                for pool in pools.values():
-                    pool.repeat_draw()
-                return
+        may_repeat = bool(self._draws) and all(pool.may_repeat for pool in pools.values())
+        if may_repeat and is_repeated(draw, self._draws[-1]):
+            for pool in pools.values():
+                pool.repeat_draw()
+            return
         for pool in pools.values():
             pool.begin_draw(draw.eager[pool.number], last)
         for piece in draw.oracles() if pools else ():

@@ -119,4 +119,5 @@ def _lacking(seed: int, pieces: Sequence[Piece]) -> str:
     number = seed % of + 1
     if number not in {piece.part[0] for piece in pieces}:
         return f"piece {number}/{of} is not there"
-    return f"piece {number}/{of} has to go on at seed number {seed}"
+    larger = "with a larger --count where it has its share already"
+    return f"piece {number}/{of} has to go on at seed number {seed}, {larger}"
