@@ -110,7 +110,10 @@ def post_grad_graph(
     gm: GraphModule, example_inputs: Sequence[Any], options: Options, kwargs: Mapping[str, Any]
 ) -> CapturedGraph:
     """The graph after Inductor's passes. One without a call, such as the backward pass of a gradient that is zero
-    everywhere, is as it was given: Inductor runs no pass on it. Raises what Inductor raises, and RuntimeError where its passes were left out."""
+    everywhere, is as it was given: Inductor runs no pass on it.
+
+    Raises what Inductor raises, and RuntimeError where its passes were left out.
+    """
     from torch._dynamo.utils import count_calls
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
