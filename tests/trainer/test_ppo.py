@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 
 from cuda_agent_backend.agent.protocol import Tokens
 from trainer.policy.model import Size, actor_of, config_of, critic_of
+from trainer.ppo import batch, update
 from trainer.ppo.advantages import Outcome, gae, lambda_of, returns, whitening
-from trainer.ppo.batch import action_logprobs, action_values, batch_of, grouped
+from trainer.ppo.batch import (
+    action_logprobs,
+    action_values,
+    batch_of,
+    can_share,
+    grouped,
+    planned,
+    start_of,
+    with_less_memory,
+)
 from trainer.ppo.episode import Episode, Sample, samples_of
 from trainer.ppo.losses import (
     Clip,
@@ -26,7 +36,7 @@ from trainer.ppo.losses import (
     policy_loss,
     value_loss,
 )
-from trainer.ppo.prepare import Estimates, outcome_of, prepare
+from trainer.ppo.prepare import Estimates, Step, outcome_of, prepare
 from trainer.ppo.ranks import Alone, share
 from trainer.ppo.update import (
     Learning,
@@ -284,6 +294,95 @@ def test_groups_hold_no_more_ids_than_they_may_and_every_sample_once() -> None:
     for group in groups:
         longest = max(len(samples[n].ids) for n in group)
         assert len(group) == 1 or longest * len(group) <= 90
+
+
+def attempts() -> list[Sample]:
+    """Conversations of which several begin alike, one says nothing, and one is alone."""
+    found = []
+    for number, (start, turns) in enumerate([(4, 2), (9, 1), (4, 3), (6, 2), (9, 4), (4, 1)]):
+        own, begun = sample(number, turns), sample(100 + start, 1, tool=start)
+        first = own.spoken.index(True)
+        prompt = begun.ids[: start + 1]
+        found.append(
+            replace(
+                own,
+                ids=(*prompt, *own.ids[first:]),
+                spoken=(*[False] * len(prompt), *own.spoken[first:]),
+            )
+        )
+    return [*found, Sample(found[0].ids[:5], (False,) * 5)]
+
+
+def test_a_start_that_is_read_once_gives_what_each_conversation_gives_alone() -> None:
+    actor, critic, samples = tiny(1), critic_of(tiny(2)), attempts()
+    torch.nn.init.normal_(critic.score.weight)
+    assert can_share(actor) and can_share(critic)
+    apart, whole = batch_of(samples, share=True), batch_of(samples)
+    assert apart.starts is not None and len(apart.starts.ids) < len(samples)
+    for mine, theirs in (
+        (action_logprobs(actor, apart), action_logprobs(actor, whole)),
+        (action_values(critic, apart), action_values(critic, whole)),
+    ):
+        for one, other in zip(mine, theirs, strict=True):
+            assert one.shape == other.shape and torch.allclose(one, other, atol=1e-5)
+    gradients = []
+    for one in (apart, whole):
+        actor.zero_grad()
+        action_logprobs(actor, one)[0].square().sum().backward()
+        gradients.append(torch.cat([p.grad.reshape(-1) for p in actor.parameters()]))
+    assert torch.allclose(*gradients, atol=1e-4, rtol=1e-4) and gradients[0].abs().max() > 0.1
+
+
+def test_an_update_is_the_same_whether_starts_are_read_once_or_with_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    after = []
+    for may in (True, False):
+        monkeypatch.setattr(batch, "can_share", lambda _, may=may: may)
+        monkeypatch.setattr(batch, "MASKED", 0.01)
+        actor = tiny(1)
+        rules = Rules(epochs=2, minibatches=2, ids=60)
+        figures = update_likelihood(
+            learning(actor, torch.optim.SGD(actor.parameters(), lr=0.1), rules), attempts()[:-1]
+        )
+        after.append((figures["loss"], torch.cat([p.reshape(-1) for p in actor.parameters()])))
+    assert after[0][0] == pytest.approx(after[1][0], rel=1e-5)
+    assert torch.allclose(after[0][1], after[1][1], atol=1e-5)
+
+
+def test_attempts_that_begin_alike_are_learnt_from_together_and_starts_are_counted_once() -> None:
+    samples = attempts()
+    groups = grouped(samples, 60, share=True)
+    assert sorted(n for g in groups for n in g) == list(range(len(samples)))
+    for group in groups:
+        starts = {start_of(samples[n]) for n in group}
+        longest = max(len(samples[n].ids) - len(start_of(samples[n])) for n in group)
+        ids = len(starts) * max(map(len, starts)) + len(group) * longest
+        assert len(group) == 1 or ids <= 60
+    assert [0, 2, 5] in [sorted(set(group) & {0, 2, 5}) for group in grouped(samples, 500, True)]
+    nothing = torch.zeros(0)
+    steps = [Step(one, nothing, nothing, nothing, nothing) for one in samples[:-1]]
+    assert sorted(map(len, update._together(steps, 2))) == [1, 2, 3]
+    assert sorted(map(len, update._together(steps, 4))) == [1] * 6
+
+
+def test_starts_are_read_apart_where_they_are_most_of_it() -> None:
+    actor, samples = tiny(), attempts()
+    assert not planned(samples, 500, [actor])[1]  # what follows is as long
+    short = [
+        replace(one, ids=one.ids[:9], spoken=(*[False] * 8, True), allowed=one.allowed[:1])
+        for one in [samples[4]] * 6
+    ]
+    groups, share = planned(short, 500, [actor])
+    assert share and groups == grouped(short, 500, share=True)
+    with_less_memory(actor)
+    assert planned(short, 500, [actor]) == (grouped(short, 500), False)
+
+
+def test_a_model_that_recomputes_its_layers_reads_whole_conversations() -> None:
+    actor = tiny()
+    with_less_memory(actor)
+    assert not can_share(actor) and not can_share(torch.nn.Linear(2, 2))
 
 
 def test_an_update_makes_what_was_good_likelier_and_what_was_bad_less_likely() -> None:

@@ -17,6 +17,7 @@ from cuda_agent_backend.agent.policies.registry import make_policy, missing, pro
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.policies.spec import PolicySpec, Sampling
 from cuda_agent_backend.agent.policies.trained import place, weights
+from cuda_agent_backend.agent.policies.trained.cache import new_cache
 from cuda_agent_backend.agent.policies.trained.policy import TrainedPolicy, forget_models
 from cuda_agent_backend.agent.policies.trained.sampler import Request, Sampler
 from cuda_agent_backend.agent.policies.trained.speech import Listener, Speech
@@ -150,6 +151,51 @@ def test_ids_and_log_probabilities_hang_on_no_other_conversation() -> None:
     for one, other in zip(together, alone, strict=True):
         assert one.ids == other.ids
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_conversations_that_begin_alike_are_read_once_and_then_go_their_own_ways() -> None:
+    sampler = Sampler(model(3), SPEECH, piece=7)
+    read: list[int] = []
+    forward = sampler.model.model.forward
+
+    def counting(input_ids: torch.Tensor, **how: Any) -> Any:
+        read.append(input_ids.numel())
+        return forward(input_ids=input_ids, **how)
+
+    first, other = (Listener(SPEECH).hear(ToyTools(64 << n).first()) for n in range(2))
+    begun = [(1, first), (2, other[-20:]), (3, first), (4, first)]
+    sampler.model.model.forward = counting
+    session = sampler.session()
+    said = session.generate([Request(key, ids, str(key)) for key, ids in begun])
+    assert read[0] == 2 * 7  # of two prompts the first piece, not of four
+    sampler.model.model.forward = forward
+    again = [
+        Request(key, [*ids, *one.ids, *first[:key], SPEECH.words.assistant], f"{key}/2")
+        for (key, ids), one in zip(begun, said, strict=True)
+    ]
+    grown = session.generate(again)
+    for requests, found in (([Request(k, i, str(k)) for k, i in begun], said), (again, grown)):
+        alone = [Sampler(sampler.model, SPEECH).session().generate([r])[0] for r in requests]
+        assert [one.ids for one in found] == [one.ids for one in alone]
+        for one, lone in zip(found, alone, strict=True):
+            assert one.logprobs == pytest.approx(lone.logprobs, abs=1e-5)
+    assert len({one.ids for one in said}) > 1
+
+
+def test_a_cache_that_grows_holds_what_one_of_transformers_holds() -> None:
+    from transformers.cache_utils import DynamicCache
+
+    ours, theirs = new_cache(model().config), DynamicCache()
+    assert ours is not None
+    generator = torch.Generator().manual_seed(0)
+    for places in (3, 1, 70, 1, 1):
+        keys, values = (torch.randn(4, 2, places, 8, generator=generator) for _ in "kv")
+        pair = ours.update(keys, values, 0), theirs.update(keys, values, 0)
+        for found, wanted in zip(*pair, strict=True):
+            assert torch.equal(found, wanted)
+        for cache in (ours, theirs):
+            cache.batch_select_indices(torch.tensor([1, 0, 0, 3]))
+    assert ours.get_seq_length() == theirs.get_seq_length() == 76
 
 
 def test_what_is_sampled_over_many_turns_has_the_probability_of_the_whole_conversation() -> None:

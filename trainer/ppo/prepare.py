@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.ppo.advantages import Outcome, gae, lambda_of, returns, whitening
-from trainer.ppo.batch import action_logprobs, action_values, batch_of, grouped
+from trainer.ppo.batch import action_logprobs, action_values, batch_of, planned
 from trainer.ppo.episode import Episode, Sample
 from trainer.ppo.losses import NotANumber, explained_variance, kept
 from trainer.ppo.ranks import Ranks
@@ -101,8 +101,9 @@ def evaluate(
     after = [0.0] * len(samples)
     old: list[Tensor] = [torch.zeros(len(s.actions)) for s in samples]
     values: list[Tensor] = [torch.zeros(len(s.actions)) for s in samples]
-    for group in grouped(samples, ids):
-        batch = batch_of([samples[n] for n in group], device)
+    groups, share = planned(samples, ids, [m for m in (actor, critic) if m is not None])
+    for group in groups:
+        batch = batch_of([samples[n] for n in group], device, share)
         lengths = [len(samples[n].actions) for n in group]
         if actor is not None:
             found, _ = action_logprobs(actor, batch, temperature)

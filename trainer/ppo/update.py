@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.ppo.batch import Batch, action_logprobs, action_values, batch_of, grouped
+from trainer.ppo.batch import (
+    Batch,
+    action_logprobs,
+    action_values,
+    batch_of,
+    planned,
+    start_of,
+)
 from trainer.ppo.episode import Sample
 from trainer.ppo.losses import Clip, NotANumber, likelihood_loss, policy_loss, value_loss
 from trainer.ppo.prepare import Step
@@ -107,10 +114,10 @@ def _update(learning: Learning, steps: Sequence[Step], loss: Loss) -> dict[str, 
     sums: dict[str, float] = {}
     tokens = norm = 0.0
     for _ in range(rules.epochs):
-        order = list(steps)
+        order = _together(steps, rules.minibatches)
         learning.chance.shuffle(order)
         for number in range(rules.minibatches):
-            part = order[number :: rules.minibatches]
+            part = [step for few in order[number :: rules.minibatches] for step in few]
             total = _total(part, learning.ranks)
             if not total:
                 continue
@@ -122,6 +129,17 @@ def _update(learning: Learning, steps: Sequence[Step], loss: Loss) -> dict[str, 
     learning.model.eval()
     figures = {name: value / max(1.0, tokens) for name, value in sums.items()}
     return {**figures, "gradient_norm": norm}
+
+
+def _together(steps: Sequence[Step], minibatches: int) -> list[list[Step]]:
+    """What goes into a minibatch as one: all attempts that begin alike, whose prompt is read once then; each by itself
+    where that would leave a minibatch empty."""
+    by_start: dict[tuple[int, ...], list[Step]] = {}
+    for step in steps:
+        by_start.setdefault(start_of(step.sample), []).append(step)
+    if len(by_start) < minibatches:
+        return [[step] for step in steps]
+    return list(by_start.values())
 
 
 def _total(steps: Sequence[Step], ranks: Ranks) -> float:
@@ -138,9 +156,11 @@ def _gradients(
     model.zero_grad(set_to_none=True)
     names: dict[str, float] = {}
     samples = [s.sample for s in steps]
-    for group in grouped(samples, learning.rules.ids):
+    groups, share = planned(samples, learning.rules.ids, [model])
+    for group in groups:
         part = [steps[n] for n in group]
-        found, sums = loss(batch_of([samples[n] for n in group], ranks.device), part, total)
+        batch = batch_of([samples[n] for n in group], ranks.device, share)
+        found, sums = loss(batch, part, total)
         found.backward()
         for name, value in {"loss": found * total, **sums}.items():
             names[name] = names.get(name, 0.0) + float(value.detach())

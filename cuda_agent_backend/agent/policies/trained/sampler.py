@@ -1,7 +1,7 @@
 """Sampling of many conversations side by side: what was read stays in the cache of keys and values, turn after turn.
 
 Each conversation draws from random numbers of its own, so what it says hangs on no other. Prompts are read in pieces,
-so that memory grows with the cache alone.
+so that memory grows with the cache alone. A prompt with which several conversations begin is read once.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class Sampler:
     ) -> None:
         self.model, self.speech = model, speech
         self.temperature, self.piece = temperature, piece
-        names = inspect.signature(model.model.forward).parameters
-        self.cache_name = "cache" if "cache" in names else "past_key_values"
+        self.cache_name = cache_name(model)
 
     @property
     def window(self) -> int:
@@ -91,7 +90,8 @@ class Session:
         sampler = self._sampler
         sampler.model.eval()
         self._choose(requests)
-        logits = self._feed([list(r.ids[len(self._read[r.key]) :]) for r in requests])
+        new = [list(r.ids[len(self._read[r.key]) :]) for r in requests]
+        logits = self._feed(new) if self._valid.shape[1] else self._begin(new)
         grammars = [sampler.speech.grammar().feed(r.ids) for r in requests]
         chances = [random.Random(r.seed) for r in requests]
         ids: list[list[int]] = [[] for _ in requests]
@@ -128,7 +128,9 @@ class Session:
             for r in requests
         )
         if not known or self._cache is None:
-            self._cache = None
+            from cuda_agent_backend.agent.policies.trained.cache import new_cache
+
+            self._cache = new_cache(self._sampler.model.config)
             self._read = {key: [] for key in keys}
             self._valid = torch.zeros(len(keys), 0, dtype=torch.bool)
         elif keys != self._keys:
@@ -143,8 +145,29 @@ class Session:
         device: torch.device = self._sampler.model.device
         return device
 
+    def _begin(self, new: Sequence[Sequence[int]]) -> Tensor:
+        """As `_feed`, of conversations of which nothing was read: those that begin alike are read as one."""
+        alike: dict[tuple[int, ...], int] = {}
+        places = [alike.setdefault(tuple(some), len(alike)) for some in new]
+        self._valid = self._valid[: len(alike)]
+        logits = self._fed(list(alike))
+        if len(alike) < len(new):
+            self._cache.batch_select_indices(torch.tensor(places, device=self._device))
+        self._valid = self._valid[places]
+        self._note(new)
+        return logits[places]
+
     def _feed(self, new: Sequence[Sequence[int]]) -> Tensor:
         """Read ids, and give the logits after the last of each: (conversations, vocabulary)."""
+        logits = self._fed(new)
+        self._note(new)
+        return logits
+
+    def _note(self, new: Sequence[Sequence[int]]) -> None:
+        for key, some in zip(self._keys, new, strict=True):
+            self._read[key] += some
+
+    def _fed(self, new: Sequence[Sequence[int]]) -> Tensor:
         width = max(1, *map(len, new))
         ids = torch.zeros(len(new), width, dtype=torch.long)
         valid = torch.zeros(len(new), width, dtype=torch.bool)
@@ -152,7 +175,6 @@ class Session:
             if some:
                 ids[n, width - len(some) :] = torch.tensor(list(some))
                 valid[n, width - len(some) :] = True
-            self._read[self._keys[n]] += some
         before = self._valid.sum(dim=1, keepdim=True)
         positions = (before + valid.cumsum(dim=1) - 1).clamp(min=0)
         hidden = ids
@@ -176,6 +198,12 @@ class Session:
         self._cache = out[self._sampler.cache_name]
         hidden: Tensor = out.last_hidden_state
         return hidden
+
+
+def cache_name(model: Any) -> str:
+    """By which name a model's body takes its cache, and gives it."""
+    names = inspect.signature(model.model.forward).parameters
+    return "cache" if "cache" in names else "past_key_values"
 
 
 def piece_mask(valid: Tensor, width: int) -> Tensor:
