@@ -21,7 +21,10 @@ from trainer.stages.runner import Run, run_stage
 STAGE, STEPS, EVERY = "warmup", 3, 2
 """So the last checkpoint is one that no step writes."""
 TINY = ModelSettings(hidden=16, layers=1, heads=1, key_heads=1, head=16, inner=32, window=1024)
-SHORT = StageSettings(steps=STEPS, episodes=8, attempts=2, judgements=(1,), every=EVERY)
+SHORT = StageSettings(
+    steps=STEPS, episodes=8, attempts=2, judgements=(1,), every=EVERY, validate=(1, 3)
+)
+WORLD = ToyWorld(validation_tasks=("1024", "2048", "4096"))
 
 
 class Noting:
@@ -66,7 +69,7 @@ if __name__ == "__main__":
     if ranks.rank:
         look_late(out / STAGE)
     config = Config(model=TINY, stages=(STAGE,), warmup=SHORT)
-    run = Run(config, out, ranks, lambda settings: ToyWorld(), lambda text: None)
+    run = Run(config, out, ranks, lambda settings: WORLD, lambda text: None)
     said = run_stage(run, STAGE)
     found = {"asked": ranks.asked, "steps": said["steps"]}
     (out / f"rank-{ranks.rank}.json").write_text(json.dumps(found))

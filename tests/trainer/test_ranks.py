@@ -17,6 +17,7 @@ from update_ranks_process import updated
 
 from trainer.ppo.ranks import Alone, first_finds
 from trainer.stages import checkpoint
+from trainer.stages.best import best_of
 
 HERE = Path(__file__).parent
 
@@ -76,6 +77,7 @@ def test_a_process_that_looks_late_does_the_stage_with_the_first(tmp_path: Path)
     in_two_processes("stage_ranks_process.py", str(tmp_path))
     first, late = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))
     assert first["asked"] == late["asked"] and first["asked"].count("_keep") == 3
+    assert first["asked"].count("score") == 3 and best_of(tmp_path / "warmup") is not None
     assert checkpoint.steps_in(tmp_path / "warmup") == [0, 2, 3]
     assert (tmp_path / "warmup" / "done.json").is_file()
 

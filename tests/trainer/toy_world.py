@@ -144,12 +144,13 @@ class ToyTools:
 
 @dataclass
 class ToyWorld:
-    """Tasks by their columns. dies: whose environment cannot be made."""
+    """Tasks by their columns. dies: whose environment cannot be made. validation_tasks: none, as in most worlds."""
 
     tasks: Sequence[str] = ("64", "128", "256", "512")
     side_by_side: int = 16
     dies: frozenset[str] = frozenset()
     closed: bool = False
+    validation_tasks: Sequence[str] = ()
 
     @property
     def test_tasks(self) -> Sequence[str]:

@@ -21,7 +21,7 @@ from cuda_agent_backend.agent.protocol import Message, Schema, Stopped, Turn, to
 from cuda_agent_backend.agent.tools.tool import failed
 from cuda_agent_backend.agent.trajectories.events import Stop
 from trainer.ppo.episode import ENDS
-from trainer.rollout.world import Counted, World, WorldFailed
+from trainer.rollout.world import Counted, World, WorldFailed, validation_tasks_of
 
 JUDGEMENTS, TURNS = 10, 200
 """What an episode may take where nobody says otherwise."""
@@ -140,7 +140,8 @@ class Session:
                 self._end(Outcome("interrupted", "the episode was closed", None))
 
     def _known(self, task: str) -> str:
-        names = [*self.world.tasks, *self.world.test_tasks]
+        world = self.world
+        names = [*world.tasks, *validation_tasks_of(world), *world.test_tasks]
         if task not in names:
             some = ", ".join(names[:SHOWN])
             raise ValueError(f"no task {task!r} in this world; it has {len(names)}, such as {some}")

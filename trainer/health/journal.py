@@ -44,6 +44,12 @@ class Figures:
             for name, value in figures.items():
                 self._board.add_scalar(name, value, len(self.steps))
 
+    def begin(self, figures: Mapping[str, float]) -> None:
+        """Have TensorBoard show what is known before the first step, as its step 0; no line is of it."""
+        if self._board is not None:
+            for name, value in figures.items():
+                self._board.add_scalar(name, value, 0)
+
     def close(self) -> None:
         """Write what TensorBoard has not."""
         if self._board is not None:

@@ -10,6 +10,7 @@ from trainer.health.journal import NAME, read
 
 SHOWN = (
     "reward",
+    "validation",
     "entropy",
     "ratio",
     "kl",

@@ -54,13 +54,14 @@ class Play:
 @dataclass(frozen=True)
 class Played:
     """An episode, its conversation, and the best speed-up that a verdict proved (0: none). reason: why it ended.
-    seconds: of its tools, see `Counted`."""
+    seconds: of its tools, see `Counted`. best_known: the best speed-up that tools know of the task (0: none)."""
 
     episode: Episode
     messages: tuple[Message, ...]
     speed: float = 0.0
     reason: str = ""
     seconds: float = 0.0
+    best_known: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,8 @@ def played_of(
     """What an episode came to, as the trainer has it."""
     samples = tuple(with_choices(speech, *made) for made in samples_of(tokens))
     speed = best_speed(result.best, tools.verdicts)
-    reward = rewarded(play.reward, result.reward, speed, getattr(tools, "best_known", 0.0))
+    known = getattr(tools, "best_known", 0.0)
+    reward = rewarded(play.reward, result.reward, speed, known)
     calls = sum(len(m.get("tool_calls", ())) for m in result.trajectory)
     notes = {
         "judgements": float(tools.judgements),
@@ -219,7 +221,7 @@ def played_of(
     }
     episode = Episode(samples, reward, ENDS[result.stop], plan.task, result.turns, notes)
     reason = result.reason if result.reward is not None else _why_unknown(result, tools.verdicts)
-    return Played(episode, tuple(result.trajectory), speed, reason, tools.seconds)
+    return Played(episode, tuple(result.trajectory), speed, reason, tools.seconds, known)
 
 
 def _why_unknown(result: EpisodeResult, verdicts: Any) -> str:

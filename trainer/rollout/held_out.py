@@ -1,4 +1,4 @@
-"""Which families of tasks a training is kept from, so that it can be tested on them."""
+"""Which families of tasks a training is kept from: those that it is tested on, and those that choose its checkpoint."""
 
 from __future__ import annotations
 
@@ -45,6 +45,21 @@ class HeldOut:
     def to_card(self) -> dict[str, Any]:
         """As a policy's card has it."""
         return {"held_out": self.share, "held_out_part": self.part}
+
+
+def to_validate(names: Sequence[str], share: float) -> frozenset[str]:
+    """Of the families that are not held out about this share, at least one where the share is above 0.
+
+    Which ones hangs on each one's name alone, by another hash than `HeldOut` has: its parts are ranges, so that a range
+    of the same one would be a later part. So every part leaves an even share of its rest to validate on, and a family
+    that is validated beside one part is so beside each that does not hold it out.
+    """
+    if not share or not names:
+        return frozenset()
+    places = {name: _place(f"validated/{name}") for name in names}
+    return frozenset(n for n in names if places[n] < share) or frozenset(
+        {min(names, key=places.__getitem__)}
+    )
 
 
 def in_all(several: Sequence[HeldOut]) -> HeldOut:

@@ -21,15 +21,23 @@ class JudgeWorld:
     """Tasks by name, judged on this machine. Episodes share one device and take turns on it. The judge is started by
     `open`, or by the first episode: what asks for names and families alone needs no device.
 
-    jobs: episodes at once; compilers work side by side, what is timed does not.
+    jobs: episodes at once; compilers work side by side, what is timed does not. validation: tasks that choose a
+    stage's checkpoint.
     """
 
     def __init__(
-        self, device: str, train: Mapping[str, Task], test: Mapping[str, Task], jobs: int
+        self,
+        device: str,
+        train: Mapping[str, Task],
+        test: Mapping[str, Task],
+        jobs: int,
+        validation: Mapping[str, Task] | None = None,
     ) -> None:
-        self._device, self._tasks = device, {**test, **train}
+        validation = validation or {}
+        self._device, self._tasks = device, {**test, **validation, **train}
         self.tasks: Sequence[str] = tuple(train)
         self.test_tasks: Sequence[str] = tuple(test)
+        self.validation_tasks: Sequence[str] = tuple(validation)
         self.side_by_side = jobs
         self._opened, self._guard = ExitStack(), threading.Lock()
         self._pool: Pool | None = None

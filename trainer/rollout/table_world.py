@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.rollout.held_out import HeldOut
+from trainer.rollout.held_out import HeldOut, to_validate
 from trainer.world.neighbours import TableMemory
 from trainer.world.replay_tools import ReplayTools
 from trainer.world.rows import Table
@@ -16,23 +16,32 @@ LEAST = 2
 class TableWorld:
     """Tables by id; those of held-out families are for evaluation only. Raises ValueError where one side is empty.
 
-    training: whether it is trained in, and so needs tables that are not held out.
+    training: whether it is trained in, and so needs tables that are not held out. validated: the share of the other
+    families that is not trained on either (see `held_out.to_validate`).
     """
 
     def __init__(
-        self, tables: Sequence[Table], held_out: HeldOut, side_by_side: int, training: bool = True
+        self,
+        tables: Sequence[Table],
+        held_out: HeldOut,
+        side_by_side: int,
+        training: bool = True,
+        validated: float = 0.0,
     ) -> None:
         playable = [t for t in tables if sum(row.works for row in t.rows) >= LEAST]
         away = held_out.families([t.family for t in playable])
         self._tables = {table.id: table for table in playable}
-        self.tasks: Sequence[str] = tuple(t.id for t in playable if t.family not in away)
+        left = [t for t in playable if t.family not in away]
+        kept = to_validate([t.family for t in left], validated)
+        self.tasks: Sequence[str] = tuple(t.id for t in left if t.family not in kept)
+        self.validation_tasks: Sequence[str] = tuple(t.id for t in left if t.family in kept)
         self.test_tasks: Sequence[str] = tuple(t.id for t in playable if t.family in away)
         self.side_by_side = side_by_side
         self._memory = TableMemory(self.tables(self.tasks))
         if (training and not self.tasks) or (held_out.share and not self.test_tasks):
             raise ValueError(
                 f"{len(tables)} tables, of which {len(playable)} can be played, are too few or too much alike to hold "
-                f"{held_out.share:.0%} of their families out"
+                f"{held_out.share:.0%} of their families out{_and_validate(validated)}"
             )
 
     def tables(self, ids: Sequence[str]) -> list[Table]:
@@ -50,3 +59,7 @@ class TableWorld:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _and_validate(share: float) -> str:
+    return f", and to validate on {share:.0%} of the others" if share else ""

@@ -13,7 +13,10 @@ from trainer.world.replay_tools import NOT_MEASURED
 
 
 class World(Protocol):
-    """tasks: to train on; test_tasks: none of which is a neighbour of those. side_by_side: episodes played at once."""
+    """tasks: to train on; test_tasks: none of which is a neighbour of those. side_by_side: episodes played at once.
+
+    A world may have ``validation_tasks`` too, which are neither (see `validation_tasks_of`).
+    """
 
     @property
     def tasks(self) -> Sequence[str]: ...
@@ -40,6 +43,11 @@ def family_in(world: World, task: str) -> str:
     """The family of a task, by the world's ``family(task)``; the task's own name in a world that has no such method."""
     known = getattr(world, "family", None)
     return task if known is None else str(known(task))
+
+
+def validation_tasks_of(world: World) -> Sequence[str]:
+    """Tasks that are never trained on and choose a stage's checkpoint; none in a world that does not know of them."""
+    return tuple(getattr(world, "validation_tasks", ()))
 
 
 class WorldFailed(Exception):

@@ -69,6 +69,38 @@ def save(
     return path
 
 
+def keep_models(path: Path, to: Path) -> Path:
+    """Have the models of a checkpoint, without their optimizers, in another folder under the same name, there whole or
+    not at all. Files are linked where the disk can: none of a checkpoint's is ever written into. Raises OSError where
+    the disk is full."""
+    kept, new = to / path.name, to / f"{path.name}.new"
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        shutil.copytree(
+            path, new, ignore=shutil.ignore_patterns("optimizer-*"), copy_function=_linked
+        )
+        _settle(new)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        raise OSError(f"{kept} cannot be written: {error}; what was there is whole") from error
+    remove(kept)
+    new.rename(kept)
+    return kept
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a disk without links
+        shutil.copyfile(source, target)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint, such that a kill on the way leaves none that looks whole."""
+    (path / STATE).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def load(learner: Learner, path: Path) -> dict[str, Any]:
     """Have a learner be as a checkpoint has it; the checkpoint's state. Raises `Unusable`."""
     try:

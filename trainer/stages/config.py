@@ -25,6 +25,8 @@ PLAIN = ("search", "chance")
 """Rivals of pretraining that need no tables."""
 SEARCHES = ("order", "bayesian")
 """That evaluation can play: in the order of the proposals, and with the Gaussian process as it is served."""
+VALIDATED = ("pretrain", "warmup", "rft", "agentic", "live")
+"""Stages whose actor learns, so that there is a best one."""
 
 
 class BadConfig(Exception):
@@ -38,7 +40,8 @@ class WorldSettings:
     kind: "tables" replays tables of measured schedules; "judge" has the sandbox judge kernels of a set of tasks;
     "factory" is a function ``module:name`` of this settings' value that gives a `World`. paths: of the tables or tasks.
     device: cpu or cuda. held_out: the share of task families that is never trained on; held_out_part: which one of such
-    shares, from 0. side_by_side: episodes at once.
+    shares, from 0. validated: the share of the other families that is not trained on either: a stage with ``validate``
+    plays it to choose its checkpoint. A world for evaluation has no use for it. side_by_side: episodes at once.
     """
 
     kind: Literal["tables", "judge", "factory"] = "tables"
@@ -47,6 +50,7 @@ class WorldSettings:
     device: Literal["cpu", "cuda"] = "cpu"
     held_out: float = 0.2
     held_out_part: int = 0
+    validated: float = 0.0
     side_by_side: int = 64
 
 
@@ -59,9 +63,11 @@ class StageSettings:
     trained). reward: see `rollout.episodes`. rivals: of pretraining, whose episodes are read: "search", "chance", and
     on tables those of the arena, each learnt from other families than the task's; of evaluation, those of the arena.
     seeds: of evaluation, 0 for no arena. against: of evaluation, the searches that play the same tasks. single: of
-    evaluation, one answer a task, which is judged as it is. every: steps between checkpoints. most_judgements: after
-    which a stage ends, of all its episodes together (0: `steps` alone end it). ids: of one piece of a batch. bootstrap:
-    see `ppo.prepare.Estimates`. world: instead of the run's.
+    evaluation, one answer a task, which is judged as it is. every: steps between checkpoints. validate: budgets in
+    judgements, at each of which every checkpoint's actor plays the world's validation tasks; the best one is what the
+    stage ends with (none: the last one is). most_judgements: after which a stage ends, of all episodes that it learns
+    from together (0: `steps` alone end it). ids: of one piece of a batch. bootstrap: see `ppo.prepare.Estimates`.
+    world: instead of the run's.
     """
 
     steps: int = 50
@@ -85,6 +91,7 @@ class StageSettings:
     against: tuple[str, ...] = SEARCHES
     single: bool = False
     every: int = 5
+    validate: tuple[int, ...] = ()
     most_judgements: int = 0
     world: WorldSettings | None = None
 
@@ -168,6 +175,9 @@ def read(path: Path, changes: Sequence[str] = ()) -> Config:
     for name in made.stages:
         _check(made.stage(name), f"{path}: [{name}]")
     _check_held_out(made, path)
+    for name in STAGES:
+        if why := _wrong_validation(made, name):
+            raise BadConfig(f"{path}: [{name}] {why}")
     if why := _wrong_model(made.model):
         raise BadConfig(f"{path}: [model] {why}")
     if made.model.checkpoint and "pretrain" in made.stages and "chance" in made.pretrain.rivals:
@@ -226,6 +236,29 @@ def _check_held_out(made: Config, path: Path) -> None:
             f"{path}: [eval] would play families that stages before it are trained on: give all worlds one held_out "
             "and one held_out_part, or [eval.world] tasks of its own with held_out = 1"
         )
+
+
+def _wrong_validation(made: Config, name: str) -> str:
+    """What is wrong with how a stage validates; "" if nothing is. A world with a larger share keeps the families of a
+    smaller one too, as names alone say which ones they are."""
+    stage, share = made.stage(name), (made.stage(name).world or made.world).validated
+    if not 0.0 <= share < 1.0:
+        return f"world: validated is {share:g}; it is a share from 0, and below 1"
+    if not stage.validate:
+        return ""
+    if name not in VALIDATED:
+        return f"validate is of stages whose actor learns: {', '.join(VALIDATED)}"
+    if min(stage.validate) < 1 or len(stage.validate) > len(set(stage.validate)):
+        return f"validate is {list(stage.validate)}; it is budgets of at least 1, each once"
+    if not share:
+        return (
+            "validate plays families that no stage is trained on; give [world] a validated above 0"
+        )
+    before = [s for s in STAGES[: STAGES.index(name)] if s in made.stages]
+    taught = [s for s in before if (made.stage(s).world or made.world).validated < share]
+    if taught:
+        return f"validate would choose by families that {', '.join(taught)} trains on; give all worlds one validated"
+    return ""
 
 
 def held_out_of(world: WorldSettings) -> HeldOut:

@@ -2,9 +2,9 @@
 
 DIR/config.json      what the run was configured as; another one is refused, but for what is not done yet
 DIR/config-history.jsonl   what it was configured as before that changed
-DIR/warmup/          figures.jsonl, tensorboard/, step-000050/, done.json
+DIR/warmup/          figures.jsonl, tensorboard/, step-000050/, best/ (see `best`), done.json
 DIR/eval/            episodes.jsonl, figures.json, done.json
-DIR/policy/          the last stage's actor, for ``--policy trained --model DIR/policy``
+DIR/policy/          the actor that the last stage ended with, for ``--policy trained --model DIR/policy``
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from trainer.ppo.losses import NotANumber
 from trainer.ppo.ranks import Ranks, first_finds
 from trainer.rollout.held_out import of_card
 from trainer.rollout.world import World
-from trainer.stages import checkpoint
+from trainer.stages import best, checkpoint
+from trainer.stages.best import Score
 from trainer.stages.config import STAGES, Config, StageSettings, WorldSettings, held_out_of
 from trainer.stages.episode_book import BadBook, EpisodeBook
 from trainer.stages.evaluate import Asked, Evaluation, evaluate, hows_of
@@ -36,11 +37,14 @@ from trainer.stages.learner import Kind, Learner
 from trainer.stages.pretrained import FromCheckpoint
 from trainer.stages.small import Small
 from trainer.stages.steps import STEPS, Stage, ready_to_learn
+from trainer.stages.validation import Validation
 
 DONE, COLLAPSED, CONFIG = "done.json", "collapsed.json", "config.json"
 HISTORY = "config-history.jsonl"
 EPISODES, FIGURES = "episodes.jsonl", "figures.json"
 """Of an evaluation: all episodes that ended, and what they come to so far."""
+TOLD = ("reward", "loss", "entropy", "validation")
+"""Figures that are told of each step."""
 WATCHED = ("warmup", "value", "agentic", "live")
 """Stages whose figures alarms look at."""
 
@@ -94,28 +98,57 @@ def _train(run: Run, name: str, folder: Path) -> Mapping[str, Any]:
     stage = Stage(name, run.config, world, learner, run.ranks, behaviour)
     figures = Figures(folder, first) if run.ranks.rank == 0 else None
     ready_to_learn(learner, settings.ids)
-    if not done:
-        _keep(run, learner, folder, 0)
+    validation = Validation(stage)
+    score = _score_before(run, folder, first if done else None, validation)
     try:
+        if not done:
+            score = _first_score(run, validation, figures)
+            _keep(run, learner, folder, 0, score)
         for step in range(first, settings.steps):
             if _is_spent(run, settings, figures):
                 break
-            _step(run, stage, folder, figures, step)
+            score = _step(run, validation, folder, figures, step)
     finally:
         world.close()
         if figures is not None:
             figures.close()
     if settings.steps not in _steps_in(run, folder):
-        _keep(run, learner, folder, settings.steps)
+        _keep(run, learner, folder, settings.steps, score)
     return _finish(run, name, learner, folder, figures)
 
 
-def _is_spent(run: Run, settings: StageSettings, figures: Figures | None) -> bool:
-    """Whether a stage has had all judgements that it may have. Figures are rank 0's."""
+def _score_before(run: Run, folder: Path, step: int | None, validation: Validation) -> Score | None:
+    """The score of the checkpoint that a stage goes on from. What a kill left of records is put right first."""
+    if run.ranks.rank == 0:
+        if validation.stage.settings.validate and not validation.plans:
+            run.tell(
+                f"{folder.name}: its world has no tasks to validate on, so its last policy counts"
+            )
+        best.settle(folder, validation.name)
+    if step is None:
+        return None
+    score = best.score_in(checkpoint.path_of(folder, step))
+    return score if score is not None and score.played == validation.name else None
+
+
+def _first_score(run: Run, validation: Validation, figures: Figures | None) -> Score | None:
+    """Of the actor that a stage begins with, which may be the best that there will be."""
+    score = validation.score()
+    if figures is not None and score is not None:
+        figures.begin({"validation": score.value})
+        run.tell(f"{validation.stage.name} step 0: validation {score.value:.3g}")
+    return score
+
+
+def _is_spent(
+    run: Run, settings: StageSettings, figures: Figures | None, *more: Mapping[str, float]
+) -> bool:
+    """Whether a stage has had all judgements that it may have. Figures are rank 0's; more: of steps that they do not
+    have yet."""
     most = settings.most_judgements
     if not most:
         return False
-    mine = figures.steps if figures is not None else []
+    mine = [*figures.steps, *more] if figures is not None else []
     spent = sum(settings.episodes * step.get("judgements", 0.0) for step in mine)
     return bool(run.ranks.everyones(spent >= most)[0])
 
@@ -195,25 +228,34 @@ def _was_trained_on(policy: Path, world: WorldSettings) -> str:
     )
 
 
-def _step(run: Run, stage: Stage, folder: Path, figures: Figures | None, step: int) -> None:
-    started = time.monotonic()
+def _step(
+    run: Run, validation: Validation, folder: Path, figures: Figures | None, step: int
+) -> Score | None:
+    """Do a step; the score of what it made, where that is validated: at a checkpoint, and where the stage ends."""
+    stage, started = validation.stage, time.monotonic()
     try:
         found = STEPS[stage.name](stage, step)
     except NotANumber as error:
         _collapse(run, folder, Alarm("not a number", str(error), step), step)
     found["seconds"] = time.monotonic() - started
-    alarm = None
+    alarm = score = None
+    if figures is not None and stage.name in WATCHED:
+        alarm = alarm_of([*figures.steps, found], run.config.alarms)
+    alarm = run.ranks.everyones(alarm)[0]
+    at_checkpoint = (step + 1) % stage.settings.every == 0
+    if alarm is None and validation.plans:
+        ends = step + 1 == stage.settings.steps or _is_spent(run, stage.settings, figures, found)
+        score = validation.score() if at_checkpoint or ends else None
+        found |= {} if score is None else {"validation": score.value}
     if figures is not None:
         figures.add(found)
-        told = " ".join(f"{n} {found[n]:.3g}" for n in ("reward", "loss", "entropy") if n in found)
+        told = " ".join(f"{name} {found[name]:.3g}" for name in TOLD if name in found)
         run.tell(f"{stage.name} step {step + 1}: {told}")
-        if stage.name in WATCHED:
-            alarm = alarm_of(figures.steps, run.config.alarms)
-    alarm = run.ranks.everyones(alarm)[0]
     if alarm is not None:
         _collapse(run, folder, alarm, step)
-    if (step + 1) % stage.settings.every == 0:
-        _keep(run, stage.learner, folder, step + 1)
+    if at_checkpoint:
+        _keep(run, stage.learner, folder, step + 1, score)
+    return score
 
 
 def _steps_in(run: Run, folder: Path) -> list[int]:
@@ -221,13 +263,16 @@ def _steps_in(run: Run, folder: Path) -> list[int]:
     return first_finds(run.ranks, lambda: checkpoint.steps_in(folder))
 
 
-def _keep(run: Run, learner: Learner, folder: Path, step: int) -> None:
+def _keep(run: Run, learner: Learner, folder: Path, step: int, score: Score | None) -> None:
     if run.ranks.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        state = {"stage": folder.name, "seed": run.config.seed}
+        state: dict[str, Any] = {"stage": folder.name, "seed": run.config.seed}
+        state |= {} if score is None else score.to_state()
         every = run.config.stage(folder.name).every
         kept = checkpoint.reaching_back(run.config.alarms.window, every)
         checkpoint.save(learner, folder, step, state, kept)
+        if score is not None:
+            best.settle(folder, score.played)
     run.ranks.everyones(None)
 
 
@@ -243,6 +288,7 @@ def _rolled_back(folder: Path, alarm: Alarm, step: int) -> str:
     good = max(before, default=min(steps))
     for bad in (n for n in steps if n > good):
         shutil.rmtree(checkpoint.path_of(folder, bad))
+    best.drop_after(folder, good)
     said = {"alarm": alarm.name, "reason": alarm.reason, "step": step + 1, "good": good}
     _write(folder / COLLAPSED, {**said, "since": alarm.since, "doubtful": not before})
     return _again(folder)
@@ -280,12 +326,19 @@ def _finish(
     if figures is not None:
         last = figures.steps[-1] if figures.steps else {}
         said["figures"] = last
-        card = {
+        card: dict[str, Any] = {
             "stage": name,
             "seed": run.config.seed,
             **run.config.held_out(name).to_card(),
             "figures": last,
         }
+        found = best.best_of(folder)
+        if found is not None:
+            said["best"] = {"step": found.step, "validation": found.score}
+            own = figures.steps[: found.step][-1:]  # those of the step that made it
+            card |= {"figures": own[0] if own else {}, **said["best"]}
+            checkpoint.load_actor(learner, found.actor)
+            run.tell(f"{name}: the best is of step {found.step}, validation {found.score:.3g}")
         export(learner, card, run.folder / "policy")
         _write(folder / DONE, said)
     run.ranks.everyones(None)
@@ -322,25 +375,34 @@ def begin(run: Run, name: str, learner: Learner) -> None:
     if actor is None:
         return
     checkpoint.load_actor(learner, actor)
-    if actor.parents[1].name in ("value", "agentic", "live"):
+    if _stage_before(run, name) in ("value", "agentic", "live"):
         checkpoint.load_critic(learner, actor.parent)
     else:
         checkpoint.begin_critic(learner)
 
 
 def actor_before(run: Run, name: str) -> Path | None:
-    """The folder of the actor that the last stage before this one left; None where the configuration names none before.
-    Raises `RunFailed` where that one is not done."""
-    before = [s for s in STAGES[: STAGES.index(name)] if s in run.config.stages]
-    if not before:
+    """The folder of the actor that the last stage before this one ended with: its best one where it was validated. None
+    where the configuration names none before. Raises `RunFailed` where that one is not done."""
+    before = _stage_before(run, name)
+    if before is None:
         return None
-    folder = run.folder / before[-1]
+    folder = run.folder / before
     if not (folder / DONE).is_file():
         raise RunFailed(
-            f"{name} begins where {before[-1]} ends, which is not done in {run.folder}; do it first, or leave it out "
+            f"{name} begins where {before} ends, which is not done in {run.folder}; do it first, or leave it out "
             "of `stages`"
         )
+    found = best.best_of(folder)
+    if found is not None:
+        return found.actor
     return checkpoint.path_of(folder, checkpoint.steps_in(folder)[-1]) / "actor"
+
+
+def _stage_before(run: Run, name: str) -> str | None:
+    """The last one that the configuration names before this one."""
+    before = [s for s in STAGES[: STAGES.index(name)] if s in run.config.stages]
+    return before[-1] if before else None
 
 
 def _same_config(run: Run) -> None:

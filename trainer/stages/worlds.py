@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from sandbox.task.task import Task
-from trainer.rollout.held_out import HeldOut
+from trainer.rollout.held_out import HeldOut, to_validate
 from trainer.rollout.table_world import TableWorld
 from trainer.rollout.world import World
 from trainer.stages.config import BadConfig, WorldSettings, held_out_of
@@ -21,6 +21,7 @@ def world_of(settings: WorldSettings, training: bool = True) -> World:
     """Raises `BadConfig` where there is no such world, or nothing in it, `WorldFailed` where it cannot be here.
 
     training: whether it is trained in; one for evaluation alone may have all of its tasks held out, and starts later.
+    It validates nothing: what learns there from all that is not held out goes on doing so.
     """
     if settings.kind == "factory":
         return _made(settings)
@@ -32,7 +33,8 @@ def world_of(settings: WorldSettings, training: bool = True) -> World:
 
 
 def _tables(settings: WorldSettings, held_out: HeldOut, training: bool) -> World:
-    return TableWorld(_read(settings), held_out, settings.side_by_side, training)
+    validated = settings.validated if training else 0.0
+    return TableWorld(_read(settings), held_out, settings.side_by_side, training, validated)
 
 
 def _read(settings: WorldSettings) -> list[Table]:
@@ -55,14 +57,18 @@ def _judge(settings: WorldSettings, held_out: HeldOut, training: bool) -> World:
         )
     families = {name: family_of(task) for name, task in tasks.items()}
     away = held_out.families(list(families.values()))
-    train = {name: task for name, task in tasks.items() if families[name] not in away}
+    left = [family for family in families.values() if family not in away]
+    kept = to_validate(left, settings.validated if training else 0.0)
     test = {name: task for name, task in tasks.items() if families[name] in away}
+    validation = {name: task for name, task in tasks.items() if families[name] in kept}
+    train = {name: task for name, task in tasks.items() if families[name] not in away | kept}
     if training and not train:
+        validated = f" and validated = {settings.validated:g}" if settings.validated else ""
         raise BadConfig(
-            f"world: with held_out = {settings.held_out:g} no task is left to train on; a share of 1 is for "
+            f"world: with held_out = {settings.held_out:g}{validated} no task is left to train on; a share of 1 is for "
             "[eval.world] alone"
         )
-    world = JudgeWorld(settings.device, train, test, settings.side_by_side)
+    world = JudgeWorld(settings.device, train, test, settings.side_by_side, validation)
     if training:
         world.open()  # what is missing is said before anything is learnt
     return world
